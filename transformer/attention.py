@@ -1,4 +1,13 @@
+# Written from chapters/3-2-attention.ipynb by chapters/_book/export.py. Edit the chapter.
 """Scaled dot-product and multi-head attention (paper section 3.2)."""
+
+__all__ = [
+    "KeyValueCache",
+    "MultiHeadAttention",
+    "fused_attention",
+    "open_dead_rows",
+    "scaled_dot_product_attention",
+]
 
 import math
 
@@ -7,45 +16,47 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def open_dead_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mask in which every query may attend to something, and which rows were dead.
-
-    A query that may attend to nothing has no softmax. It is let see every key, and its output is
-    set to zero afterwards: no NaN is ever made, in value or gradient, on any backend.
-    """
-    dead = ~mask.any(dim=-1, keepdim=True)
-    return mask | dead, dead
-
-
-def check_mask(mask: Tensor | None) -> None:
-    if mask is not None and mask.dtype != torch.bool:
-        raise ValueError(f"a mask is boolean, True = may attend; this one is {mask.dtype}")
-
-
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, in the open (section 3.2.1).
 
-    query (..., T, d_k), key (..., S, d_k), value (..., S, d_v), mask broadcastable to (..., T, S),
-    True = may attend. Returns the output (..., T, d_v) and the weights (..., T, S). A query that
-    may attend to nothing gets zeros. ValueError for a mask that is not boolean.
+    query (..., T, d_k), key (..., S, d_k), value (..., S, d_v); mask boolean, True = may
+    attend, broadcastable to (..., T, S). Returns the output (..., T, d_v) and the weights
+    (..., T, S). A query that may attend to nothing gets zeros in both. ValueError for a
+    mask of another type.
     """
-    check_mask(mask)
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    # Scaled before the product: in half precision the product itself could overflow.
+    scores = query / math.sqrt(query.size(-1)) @ key.transpose(-2, -1)
     if mask is None:
         weights = scores.softmax(dim=-1)
     else:
         mask, dead = open_dead_rows(mask)
-        weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1).masked_fill(dead, 0.0)
+        weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
+        weights = weights.masked_fill(dead, 0.0)
     return weights @ value, weights
+
+
+def open_dead_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Let a query that may attend to nothing see every key, and say which these are.
+
+    Returns the opened mask and `dead` (..., T, 1), whose outputs the caller sets to zero: no
+    NaN is made, in value or gradient, on any backend. ValueError for a mask that is not
+    boolean.
+    """
+    if mask.dtype != torch.bool:
+        raise ValueError(f"a mask is boolean, True = may attend; this one is {mask.dtype}")
+    dead = ~mask.any(dim=-1, keepdim=True)
+    return mask | dead, dead
 
 
 def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """The same output from torch's fused kernel, which never stores the weights."""
-    check_mask(mask)
+    """The output of `scaled_dot_product_attention` from torch's fused kernel.
+
+    The weights are never stored. `dropout` is the chance that a weight is dropped.
+    """
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
     mask, dead = open_dead_rows(mask)
@@ -77,7 +88,8 @@ class KeyValueCache:
 class MultiHeadAttention(nn.Module):
     """h attentions side by side, each in its own projection of the input (section 3.2.2).
 
-    d_k and d_v default to d_model / heads. ValueError when heads do not divide d_model.
+    d_k and d_v default to d_model / heads; `dropout` is on the weights, in training only.
+    ValueError when heads do not divide d_model and d_k or d_v is left to the default.
     """
 
     def __init__(
@@ -90,11 +102,15 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        if (d_k is None or d_v is None) and d_model % heads:
-            raise ValueError(f"d_model {d_model} is not divisible by heads {heads}")
-        self.heads = heads
-        self.dropout = dropout
-        d_k, d_v = d_k or d_model // heads, d_v or d_model // heads
+        if heads < 1:
+            raise ValueError(f"heads must be at least 1, not {heads}")
+        if None in (d_k, d_v) and d_model % heads:
+            raise ValueError(f"heads {heads} do not divide d_model {d_model}")
+        d_k = d_model // heads if d_k is None else d_k
+        d_v = d_model // heads if d_v is None else d_v
+        if min(d_k, d_v) < 1:
+            raise ValueError(f"d_k and d_v must be at least 1, not {d_k} and {d_v}")
+        self.heads, self.dropout = heads, dropout
         self.query = nn.Linear(d_model, heads * d_k, bias=bias)
         self.key = nn.Linear(d_model, heads * d_k, bias=bias)
         self.value = nn.Linear(d_model, heads * d_v, bias=bias)
@@ -110,25 +126,33 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Queries from `query` (B, T, D), keys and values from `memory` (B, S, D).
 
-        Returns the output (B, T, D) and, when asked for, the weights (B, H, T, S).
-        With a cache, self-attention appends; cross-attention, whose memory never changes,
-        projects it once.
+        mask boolean, True = may attend, broadcastable to (B, H, T, S). Returns the output
+        (B, T, D) and, when asked for, the weights (B, H, T, S) before dropout, else None.
         """
         q = self.split(self.query(query))
-        if cache is None:
-            k, v = self.split(self.key(memory)), self.split(self.value(memory))
-        elif query is memory:
-            k, v = cache.append(self.split(self.key(memory)), self.split(self.value(memory)))
-        else:
-            if cache.key is None:
-                cache.append(self.split(self.key(memory)), self.split(self.value(memory)))
-            k, v = cache.key, cache.value
+        k, v = self.keys_values(query, memory, cache)
+        dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
             output, weights = scaled_dot_product_attention(q, k, v, mask)
+            if dropout:
+                output = F.dropout(weights, dropout) @ v
         else:
-            output = fused_attention(q, k, v, mask, self.dropout if self.training else 0.0)
+            output = fused_attention(q, k, v, mask, dropout)
         return self.output(output.transpose(1, 2).flatten(2)), weights
+
+    def keys_values(
+        self, query: Tensor, memory: Tensor, cache: KeyValueCache | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Keys (B, H, S, d_k) and values (B, H, S, d_v), through the cache when there is one.
+
+        Self-attention, where `query` is `memory`, appends to it. The memory of
+        cross-attention never changes, so it is projected once.
+        """
+        if cache is not None and query is not memory and cache.key is not None:
+            return cache.key, cache.value
+        key, value = self.split(self.key(memory)), self.split(self.value(memory))
+        return (key, value) if cache is None else cache.append(key, value)
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, H d) -> (B, H, T, d)."""

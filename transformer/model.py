@@ -1,4 +1,19 @@
-"""The Transformer: configuration, presets, initialisation, the model (paper sections 3 and 6.2)."""
+# Written from chapters/3-6-model.ipynb by chapters/_book/export.py. Edit the chapter.
+"""The Transformer: configuration, presets, weights at the start (paper sections 3 and 6.2)."""
+
+__all__ = [
+    "DecoderCache",
+    "PRESETS",
+    "Transformer",
+    "TransformerConfig",
+    "attention",
+    "check_config",
+    "count_parameters",
+    "decoder_layer",
+    "encoder_layer",
+    "glorot",
+    "initialise",
+]
 
 import math
 from dataclasses import dataclass
@@ -16,10 +31,9 @@ from transformer.stacks import NORMS, Decoder, DecoderLayer, Encoder, EncoderLay
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Everything that decides the model's shape. The defaults are the paper's base model.
+    """The shape of a model. The defaults are the paper's base model (Table 3, first row).
 
-    `d_k` and `d_v` default to d_model / heads. The last group names the departures of
-    tensor2tensor v1.0.3 and of later work from the paper's text.
+    ValueError names the field and the value that do not fit.
     """
 
     vocab_size: int = 37000
@@ -27,58 +41,63 @@ class TransformerConfig:
     d_model: int = 512
     d_ff: int = 2048
     heads: int = 8
-    d_k: int | None = None
-    d_v: int | None = None
+    d_k: int | None = None  # d_model / heads
+    d_v: int | None = None  # d_model / heads
     dropout: float = 0.1
-    attention_dropout: float = 0.0
+    attention_dropout: float = 0.0  # on the attention weights: tuned for parsing (section 6.3)
     pad_id: int = 0
     bos_id: int = 1
     eos_id: int = 2
 
-    norm: str = "post"
-    positions: str = "sinusoidal"
-    max_length: int = 1024
-    tied: bool = True
-    attention_bias: bool = True
-    target_space: int = 0
+    norm: str = "post"  # "pre": later tensor2tensor
+    positions: str = "sinusoidal"  # "concatenated": tensor2tensor v1.0.3; "learned": row (E)
+    max_length: int = 1024  # binds learned positions alone, sinusoids grow
+    tied: bool = True  # False: tensor2tensor's English-French big model
+    attention_bias: bool = True  # False: tensor2tensor from November 2017
+    target_space: int = 0  # 32: rows of an embedding of the task in tensor2tensor v1.0.3
 
     def __post_init__(self):
-        for name in ("vocab_size", "layers", "d_model", "d_ff", "heads", "max_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.d_model % 2 and self.positions != "learned":
-            raise ValueError(f"d_model must be even for sinusoids, not {self.d_model}")
         for name in ("d_k", "d_v"):
             if getattr(self, name) is None:
-                if self.d_model % self.heads:
+                if self.heads > 0 and self.d_model % self.heads:
                     raise ValueError(f"heads {self.heads} do not divide d_model {self.d_model}")
-                object.__setattr__(self, name, self.d_model // self.heads)
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}")
-        for name in ("pad_id", "bos_id", "eos_id"):
-            if not 0 <= getattr(self, name) < self.vocab_size:
-                limit = self.vocab_size
-                raise ValueError(f"{name} {getattr(self, name)} is outside the vocabulary of {limit}")
-        if len({self.pad_id, self.bos_id, self.eos_id}) < 3:
-            raise ValueError("pad_id, bos_id and eos_id must differ")
-        if self.norm not in NORMS or self.positions not in KINDS:
-            raise ValueError(f"norm {self.norm!r} or positions {self.positions!r} is unknown")
+                object.__setattr__(self, name, self.d_model // max(self.heads, 1))
+        check_config(self)
 
     @classmethod
     def preset(cls, name: str, **changes) -> "TransformerConfig":
-        """A named configuration, with fields replaced by keyword. ValueError lists the names."""
+        """A named configuration, fields replaced by keyword. ValueError lists the names."""
         if name not in PRESETS:
             raise ValueError(f"no preset {name!r}; there are: {', '.join(PRESETS)}")
         return cls(**{**PRESETS[name], **changes})
 
 
-# Each preset says where it departs from base; Table 3's rows carry the paper's letters.
+def check_config(c: TransformerConfig) -> None:
+    """ValueError for a field that no model can have; the message names field and value."""
+    for name in ("vocab_size", "layers", "d_model", "d_ff", "heads", "d_k", "d_v", "max_length"):
+        if getattr(c, name) < 1:
+            raise ValueError(f"{name} must be at least 1, not {getattr(c, name)}")
+    if c.d_model % 2 and c.positions != "learned":
+        raise ValueError(f"d_model must be even for sines and cosines, not {c.d_model}")
+    for name in ("dropout", "attention_dropout"):
+        if not 0 <= getattr(c, name) < 1:
+            raise ValueError(f"{name} must be in [0, 1), not {getattr(c, name)}")
+    ids = {name: getattr(c, name) for name in ("pad_id", "bos_id", "eos_id")}
+    for name, value in ids.items():
+        if not 0 <= value < c.vocab_size:
+            raise ValueError(f"{name} {value} is outside the vocabulary of {c.vocab_size}")
+    if len(set(ids.values())) < 3:
+        raise ValueError(f"pad_id, bos_id and eos_id must differ, not {ids}")
+    if c.norm not in NORMS:
+        raise ValueError(f"norm is one of {NORMS}, not {c.norm!r}")
+    if c.positions not in KINDS:
+        raise ValueError(f"positions is one of {KINDS}, not {c.positions!r}")
+    if c.target_space < 0:
+        raise ValueError(f"target_space must be at least 0, not {c.target_space}")
+
+
 PRESETS = {
     "base": {},
-    "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
     "A-heads1": {"heads": 1},
     "A-heads4": {"heads": 4},
     "A-heads16": {"heads": 16},
@@ -92,14 +111,16 @@ PRESETS = {
     "C-d1024": {"d_model": 1024},
     "C-ff1024": {"d_ff": 1024},
     "C-ff4096": {"d_ff": 4096},
-    "D-dropout0": {"dropout": 0.0},
-    "D-dropout2": {"dropout": 0.2},
-    "D-smoothing0": {},
-    "D-smoothing2": {},
+    "D-dropout0.0": {"dropout": 0.0},
+    "D-dropout0.2": {"dropout": 0.2},
+    "D-smoothing0.0": {},
+    "D-smoothing0.2": {},
     "E-learned": {"positions": "learned"},
+    "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
+    # Section 6.3 gives layers and d_model; the rest is big's, the vocabulary that of WSJ alone.
     "parsing": {"layers": 4, "d_model": 1024, "d_ff": 4096, "heads": 16, "vocab_size": 16000},
-    # Ours: what two CPU cores train, on Multi30k and on the embedded corpus.
-    "small": {"layers": 4, "d_model": 128, "d_ff": 256, "heads": 4, "dropout": 0.2, "vocab_size": 4000},
+    # Multi30k and the embedded corpus on two CPU cores.
+    "small": {"layers": 4, "d_model": 128, "d_ff": 256, "heads": 4, "vocab_size": 4000},
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 256, "heads": 4, "vocab_size": 1000},
 }
 
@@ -131,52 +152,35 @@ class DecoderCache:
 
 
 class Transformer(nn.Module):
-    """Encoder and decoder between one shared matrix (Figure 1)."""
+    """Encoder and decoder around one shared matrix (Figure 1).
+
+    The weights are drawn by `initialise`, from `generator` or from torch's own stream.
+    """
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config = c = config
         self.source_embeddings = Embeddings(c.vocab_size, c.d_model)
-        # Tied: the three are one module, so there is one tensor to train, count and save.
-        self.target_embeddings = (
-            self.source_embeddings if c.tied else Embeddings(c.vocab_size, c.d_model)
-        )
-        self.generator = self.source_embeddings if c.tied else Embeddings(c.vocab_size, c.d_model)
+        # Tied, the three are one module: one tensor to train, to count and to save.
+        own = (lambda: Embeddings(c.vocab_size, c.d_model)) if not c.tied else None
+        self.target_embeddings = own() if own else self.source_embeddings
+        self.generator = own() if own else self.source_embeddings
         self.positions = PositionalEncoding(c.d_model, c.positions, c.max_length)
         self.dropout = nn.Dropout(c.dropout)
         self.target_space = nn.Embedding(c.target_space, c.d_model) if c.target_space else None
-        self.encoder = Encoder([self.encoder_layer() for _ in range(c.layers)])
-        self.decoder = Decoder([self.decoder_layer() for _ in range(c.layers)])
+        self.encoder = Encoder([encoder_layer(c) for _ in range(c.layers)])
+        self.decoder = Decoder([decoder_layer(c) for _ in range(c.layers)])
         initialise(self, generator)
-
-    def attention(self) -> MultiHeadAttention:
-        c = self.config
-        return MultiHeadAttention(
-            c.d_model, c.heads, c.d_k, c.d_v, c.attention_bias, c.attention_dropout
-        )
-
-    def encoder_layer(self) -> EncoderLayer:
-        c = self.config
-        feed_forward = FeedForward(c.d_model, c.d_ff)
-        return EncoderLayer(
-            self.attention(), feed_forward, c.d_model, dropout=c.dropout, norm=c.norm
-        )
-
-    def decoder_layer(self) -> DecoderLayer:
-        c = self.config
-        feed_forward = FeedForward(c.d_model, c.d_ff)
-        return DecoderLayer(
-            self.attention(), self.attention(), feed_forward, c.d_model, dropout=c.dropout, norm=c.norm
-        )
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """(B, S) and (B, T) token ids -> logits (B, T, V); position t predicts token t + 1."""
         return self.decode(target, self.encode(source), source)
 
     def encode(self, source: Tensor) -> Tensor:
-        """(B, S) -> memory (B, S, D)."""
+        """(B, S) token ids -> memory (B, S, D)."""
         x = self.source_embeddings(source)
         if self.target_space is not None:
+            # One task, so one row: tensor2tensor trained the others for other tasks.
             x = x + self.target_space.weight[0]
         x = self.dropout(self.positions(x))
         return self.encoder(x, padding_mask(source, self.config.pad_id))
@@ -184,16 +188,16 @@ class Transformer(nn.Module):
     def decode(
         self, target: Tensor, memory: Tensor, source: Tensor, cache: DecoderCache | None = None
     ) -> Tensor:
-        """(B, T) and memory (B, S, D) -> logits (B, T, V).
+        """(B, T) token ids, memory (B, S, D) of source (B, S) -> logits (B, T, V).
 
         With a cache, `target` holds only the tokens that follow those already in it.
         """
         past = cache.length if cache else 0
         seen = cache.extend(target) if cache else target
+        pad_id = self.config.pad_id
         x = self.dropout(self.positions(self.target_embeddings(target), start=past))
-        self_mask = causal_mask(target.size(1), past, target.device)
-        self_mask = self_mask & padding_mask(seen, self.config.pad_id)
-        cross_mask = padding_mask(source, self.config.pad_id)
+        self_mask = causal_mask(target.size(1), past, target.device) & padding_mask(seen, pad_id)
+        cross_mask = padding_mask(source, pad_id)
         x = self.decoder(x, memory, self_mask, cross_mask, cache.layers if cache else None)
         return self.generator.logits(x)
 
@@ -202,14 +206,35 @@ class Transformer(nn.Module):
         return DecoderCache(self.config.layers)
 
 
+def attention(c: TransformerConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        c.d_model, c.heads, c.d_k, c.d_v, c.attention_bias, c.attention_dropout
+    )
+
+
+def encoder_layer(c: TransformerConfig) -> EncoderLayer:
+    feed_forward = FeedForward(c.d_model, c.d_ff)
+    return EncoderLayer(attention(c), feed_forward, c.d_model, dropout=c.dropout, norm=c.norm)
+
+
+def decoder_layer(c: TransformerConfig) -> DecoderLayer:
+    parts = (attention(c), attention(c), FeedForward(c.d_model, c.d_ff))
+    return DecoderLayer(*parts, c.d_model, dropout=c.dropout, norm=c.norm)
+
+
+def glorot(linears: list[nn.Linear], generator: torch.Generator | None) -> None:
+    """Glorot-uniform weights as if these were one matrix, side by side; biases zero."""
+    outputs = sum(linear.out_features for linear in linears)
+    limit = math.sqrt(6 / (linears[0].in_features + outputs))
+    for linear in linears:
+        linear.weight.uniform_(-limit, limit, generator=generator)
+        if linear.bias is not None:
+            linear.bias.zero_()
+
+
 @torch.no_grad()
 def initialise(model: Transformer, generator: torch.Generator | None = None) -> None:
-    """Draw the weights as tensor2tensor v1.0.3 did; the paper does not say how.
-
-    Glorot-uniform matrices, zero biases, embeddings normal with standard deviation d_model^-0.5.
-    Self-attention's Q, K, V were one matrix there, cross-attention's K, V too: their common width
-    sets the limit.
-    """
+    """Draw the weights as tensor2tensor v1.0.3 did; the paper does not say how."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             glorot([module], generator)
@@ -223,16 +248,6 @@ def initialise(model: Transformer, generator: torch.Generator | None = None) -> 
             glorot([cross.key, cross.value], generator)
     if model.config.positions == "learned":
         model.positions.table.normal_(std=model.config.d_model**-0.5, generator=generator)
-
-
-def glorot(linears: list[nn.Linear], generator: torch.Generator | None) -> None:
-    """Glorot-uniform as if these were one matrix, side by side; biases zero."""
-    outputs = sum(linear.out_features for linear in linears)
-    limit = math.sqrt(6 / (linears[0].in_features + outputs))
-    for linear in linears:
-        linear.weight.uniform_(-limit, limit, generator=generator)
-        if linear.bias is not None:
-            linear.bias.zero_()
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -1,0 +1,153 @@
+"""The command line: the whole way on a tiny corpus, resumption, and what it says to bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from transformer.__main__ import main, parse_changes, reproduce, run_name  # noqa: F401
+from transformer.grammar import generate
+from transformer.results import ROOT
+
+TINY = ["d_model=16", "d_ff=16", "layers=1", "steps=6", "checkpoint_every=2", "max_tokens=128"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A folder of forty pairs, as a user would bring one."""
+    folder = tmp_path_factory.mktemp("corpus") / "text"
+    folder.mkdir()
+    for split, count in {"train": 40, "dev": 5, "test": 5}.items():
+        examples = generate(split, count)
+        for suffix, side in {"en": "english", "de": "german"}.items():
+            lines = "".join(getattr(x, side) + "\n" for x in examples)
+            (folder / f"{split}.{suffix}").write_text(lines, encoding="utf-8")
+    return folder
+
+
+def shape(text, *changes):
+    words = [word for change in [*TINY, *changes] for word in ("--set", change)]
+    return ["--corpus", f"folder:{text}", "--vocab-size", "120", *words]
+
+
+@pytest.fixture(scope="module")
+def run(text, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "run"
+    assert main(["prepare", "--run", str(folder), *shape(text)]) == 0
+    for word in ("train", "average", "score"):
+        assert main([word, "--run", str(folder)]) == 0
+    return folder
+
+
+def test_the_whole_way_ends_in_a_result_file(run):
+    result = json.loads((run / "text-en-de.json").read_text(encoding="utf-8"))
+    assert result["steps"] == 6 and result["average"] == 3
+    assert result["corpus"]["spec"] == "folder:text"
+    assert result["model"]["d_model"] == 16 and result["training"]["max_tokens"] == 128
+    assert result["scores"]["averaged"]["bleu"]["signature"].startswith("nrefs:1")
+    assert result["flops"] > 0 and result["curve"][-1]["step"] == 6
+    assert len((run / "translations.txt").read_text(encoding="utf-8").splitlines()) == 5
+
+
+def test_translate_keeps_line_count_and_empty_lines(run, tmp_path, capfdbinary):
+    (tmp_path / "in.txt").write_bytes(b"The dog sleeps.\n\nI sleep.\n")
+    assert main(["translate", "--run", str(run), str(tmp_path / "in.txt")]) == 0
+    lines = capfdbinary.readouterr().out.split(b"\n")
+    assert len(lines) == 4 and lines[1] == b"" and lines[3] == b""
+
+
+def test_translate_of_nothing_is_nothing(run, tmp_path, capfdbinary):
+    (tmp_path / "empty.txt").write_bytes(b"")
+    assert main(["translate", "--run", str(run), str(tmp_path / "empty.txt")]) == 0
+    assert capfdbinary.readouterr().out == b""
+
+
+@pytest.mark.parametrize(
+    ("words", "culprit"),
+    [
+        (["prepare", "--corpus", "wmt99"], "wmt99"),
+        (["prepare", "--corpus", "folder:/no/such/place"], "/no/such/place"),
+        (["prepare", "--corpus", "grammar", "--target", "xx"], "xx"),
+        (["prepare", "--preset", "huge"], "huge"),
+        (["prepare", "--set", "colour=red"], "colour"),
+        (["prepare", "--set", "heads=7"], "heads 7"),
+        (["prepare", "--set", "warmup_steps=0"], "warmup_steps"),
+        (["train", "--run", "no-such-run"], "no-such-run"),
+        (["average", "--run", "no-such-run"], "no-such-run"),
+        (["score", "--run", "no-such-run"], "no-such-run"),
+        (["translate", "--run", "no-such-run"], "no-such-run"),
+        (["translate", "--run", "no-such-run", "no-such-file"], "no-such"),
+    ],
+)
+def test_bad_input_is_named_and_ends_with_code_2(words, culprit, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", open(os.devnull, encoding="utf-8"))
+    if words[0] == "prepare":
+        words = [*words, "--run", str(tmp_path / "run")]
+    assert main(words) == 2
+    message = capsys.readouterr().err
+    assert culprit in message and "Traceback" not in message
+
+
+def test_preparing_over_a_run_is_refused(run, text, capsys):
+    assert main(["prepare", "--run", str(run), *shape(text)]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+
+
+def test_a_changed_corpus_is_noticed(text, tmp_path, capsys):
+    other = tmp_path / "text"
+    other.mkdir()
+    for path in text.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    assert main(["prepare", "--run", str(tmp_path / "run"), *shape(other)]) == 0
+    path = other / "test.de"
+    path.write_text(path.read_text(encoding="utf-8").replace(".", "!"), encoding="utf-8")
+    assert main(["train", "--run", str(tmp_path / "run")]) == 2
+    assert "has changed" in capsys.readouterr().err
+
+
+def test_set_reads_numbers_words_and_the_right_home():
+    model, training = parse_changes(["dropout=0.3", "norm=pre", "steps=7", "tied=false"])
+    assert model == {"dropout": 0.3, "norm": "pre", "tied": False} and training == {"steps": 7}
+
+
+def test_run_names_hold_no_path():
+    assert run_name("multi30k", "en", "de") == "multi30k-en-de"
+    assert run_name("folder:/some/where/mine/", "en", "fr") == "mine-en-fr"
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(text, run, tmp_path):
+    """kill -9 in mid-run loses at most what came after the last checkpoint."""
+    folder = tmp_path / "run"
+    changes = ("steps=400", "checkpoint_every=20", "keep=3")
+    straight = tmp_path / "straight"
+    for place in (folder, straight):
+        assert main(["prepare", "--run", str(place), *shape(text, *changes)]) == 0
+    command = [sys.executable, "-m", "transformer", "train", "--run", str(folder)]
+    killed = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 60
+    while not list((folder / "checkpoints").glob("step-*")) and time.monotonic() < limit:
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert main(["train", "--run", str(folder)]) == 0
+    assert main(["train", "--run", str(straight)]) == 0
+    last = "checkpoints/step-00000400/model.safetensors"
+    assert (folder / last).read_bytes() == (straight / last).read_bytes()
+
+
+def test_an_interrupted_train_says_how_to_go_on(text, tmp_path):
+    folder = tmp_path / "run"
+    assert main(["prepare", "--run", str(folder), *shape(text, "steps=100000")]) == 0
+    command = [sys.executable, "-m", "transformer", "train", "--run", str(folder)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 60
+    while not list((folder / "checkpoints").glob("step-*")) and time.monotonic() < limit:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 0 and "resumes from" in output
