@@ -53,6 +53,7 @@ lab: $(READY)
 	$(RUN) -m jupyter lab chapters
 
 setup: $(READY)
+	@echo "$(VENV) is ready"
 
 # Set-up is repeated when a requirement changes, or when another torch is asked for.
 ifneq ($(shell cat $(VENV)/.torch 2>/dev/null),$(TORCH))
@@ -67,14 +68,18 @@ if not (3, 11) <= v[:2] <= (3, 13):
 endef
 export CHECK_PYTHON
 
-# A torch that sees a GPU is the machine's own business: .venv then uses it as it is.
+# A torch that sees a GPU is the machine's own business: .venv then uses it as it is, also where
+# $(PYTHON) is itself an environment, whose packages --system-site-packages would not show.
 HAS_CUDA := import sys, torch; sys.exit(not torch.cuda.is_available())
+PACKAGES := import sysconfig; print(sysconfig.get_path('purelib'))
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c "$$CHECK_PYTHON"
 	@test -x $(RUN) || \
 	  if $(PYTHON) -c "$(HAS_CUDA)" 2>/dev/null; \
-	  then echo "using this machine's own torch"; $(PYTHON) -m venv --system-site-packages $(VENV); \
+	  then echo "using this machine's own torch" && \
+	    $(PYTHON) -m venv --system-site-packages $(VENV) && \
+	    $(PYTHON) -c "$(PACKAGES)" > "$$($(RUN) -c "$(PACKAGES)")/machine.pth"; \
 	  else $(PYTHON) -m venv $(VENV); fi
 	@test -z "$(TORCH)" || $(RUN) -c "$(HAS_CUDA)" 2>/dev/null || $(RUN) -m pip install "$(TORCH)"
 	$(RUN) -m pip install -c constraints.txt -e ".[test]"

@@ -4,6 +4,7 @@
 __all__ = [
     "KeyValueCache",
     "MultiHeadAttention",
+    "draw_attention",
     "fused_attention",
     "open_dead_rows",
     "scaled_dot_product_attention",
@@ -157,3 +158,21 @@ class MultiHeadAttention(nn.Module):
     def split(self, x: Tensor) -> Tensor:
         """(B, T, H d) -> (B, H, T, d)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def draw_attention(axis, weights: Tensor, queries=None, keys=None):
+    """Draw weights (T, S) on a matplotlib axis: a row for each query, a column for each key.
+
+    `queries` and `keys` are their labels. Returns the image. ValueError when the number of
+    labels is not that of rows or columns.
+    """
+    image = axis.imshow(weights.detach().float().cpu().numpy(), vmin=0, vmax=1, cmap="Blues")
+    axis.set(xlabel="keys", ylabel="queries")
+    for labels, size, set_ticks in (
+        (queries, weights.size(0), axis.set_yticks),
+        (keys, weights.size(1), axis.set_xticks),
+    ):
+        if labels is not None and len(labels) != size:
+            raise ValueError(f"{len(labels)} labels for weights of shape {tuple(weights.shape)}")
+        set_ticks(range(size), range(1, size + 1) if labels is None else labels)
+    return image

@@ -43,7 +43,10 @@ def collate(
     source_length: int = 0,
     target_length: int = 0,
 ) -> Batch:
-    """Pad pairs to one batch, at least as long as told: source and target_out get EOS, target_in BOS."""
+    """Pad pairs to one batch, no shorter than the lengths given.
+
+    The source and target_out end with EOS, target_in begins with BOS.
+    """
 
     def table(rows: list[list[int]], length: int) -> Tensor:
         length = max(length, *map(len, rows))
@@ -145,9 +148,11 @@ class Batches:
         if max_shapes < 2:  # the last batch may need a shape of its own
             raise ValueError(f"max_shapes must be at least 2, not {max_shapes}")
         batches = max(1, self.target_tokens // self.max_tokens // max_shapes)
-        while len(shapes_of(pools := cut_pools(order, sizes, self.max_tokens, batches))) > max_shapes:
+        while True:
+            pools = cut_pools(order, sizes, self.max_tokens, batches)
+            if len(shapes_of(pools)) <= max_shapes:
+                return pools
             batches += 1 + batches // 16
-        return pools
 
     def __len__(self) -> int:
         """How many batches an epoch has; the same for all."""

@@ -13,11 +13,13 @@ __all__ = [
     "load_model",
     "optimizer_tensors",
     "random_tensors",
+    "read_tensors",
     "remove_partial",
     "restore_random",
     "save_checkpoint",
     "save_model",
     "sync_folder",
+    "tensor_bytes",
     "write_atomically",
     "write_file",
 ]
@@ -52,13 +54,13 @@ def fill_model(model: nn.Module, tensors: dict[str, Tensor], origin: str) -> Non
         raise ValueError(f"{origin} is of another model: lacks {missing[:3]}, adds {extra[:3]}")
     for name, tensor in own.items():
         if tensor.shape != tensors[name].shape:
-            shapes = f"{tuple(tensors[name].shape)}, the model {tuple(tensor.shape)}"
+            shapes = f"{tuple(tensors[name].shape)}, here it is {tuple(tensor.shape)}"
             raise ValueError(f"{origin} is of another model: {name} has shape {shapes}")
         tensor.copy_(tensors[name])
 
 
 def sync_folder(folder: Path) -> None:
-    """Ask the disk to remember a rename; Windows cannot open a folder and needs no asking."""
+    """Wait until the disk knows of a rename. Windows cannot open a folder, and is not asked."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -68,7 +70,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write and wait until the disk has it."""
+    """Write a file and wait until the disk has it."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -76,7 +78,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is found either as it was or as it should be, never in between."""
+    """Write a file that is found as it was or as it should be, never in between."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".writing-{path.name}-{os.getpid()}")
     try:
@@ -85,6 +87,24 @@ def write_atomically(path: Path, data: bytes) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file. ValueError names a file that is broken."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is broken: {error}") from error
+
+
+def tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
+    """Return tensors of any device as the content of a safetensors file."""
+    from safetensors.torch import save
+
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -101,11 +121,12 @@ def fill_optimizer(
 ) -> None:
     """Put the state back, each tensor to its parameter by name."""
     names = {parameter: name for name, parameter in model.named_parameters()}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    number = {names[parameter]: i for i, parameter in enumerate(parameters)}
     state: dict[int, dict[str, Tensor]] = {}
-    order = [names[p] for group in optimizer.param_groups for p in group["params"]]
     for path, tensor in tensors.items():
         key, name = path.split("/")
-        state.setdefault(order.index(name), {})[key] = tensor
+        state.setdefault(number[name], {})[key] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
@@ -117,18 +138,18 @@ def random_tensors() -> dict[str, Tensor]:
     return streams
 
 
-def restore_random(tensors: dict[str, Tensor]) -> None:
+def restore_random(streams: dict[str, Tensor]) -> None:
     """Continue the streams where they were saved."""
-    torch.set_rng_state(tensors["cpu"])
-    if "cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["cuda"])
+    torch.set_rng_state(streams["cpu"])
+    if "cuda" in streams and torch.cuda.is_available():
+        torch.cuda.set_rng_state(streams["cuda"])
 
 
 FILES = ("model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json")
 
 
 def list_checkpoints(folder: Path | str) -> list[Path]:
-    """Return the run's complete checkpoints, the oldest first."""
+    """Return the complete checkpoints in a run's folder, the oldest first."""
     found = Path(folder, "checkpoints").glob("step-*")
     named = [path for path in found if re.fullmatch(r"step-\d{8,}", path.name)]
     whole = [path for path in named if all((path / name).is_file() for name in FILES)]
@@ -136,16 +157,16 @@ def list_checkpoints(folder: Path | str) -> list[Path]:
 
 
 def last_checkpoints(folder: Path | str, count: int) -> list[Path]:
-    """Return the last `count` checkpoints. ValueError when the run holds fewer."""
+    """Return the last `count` checkpoints of a run. ValueError when it holds fewer."""
     paths = list_checkpoints(folder)
-    if count < 1 or count > len(paths):
-        raise ValueError(f"{folder} holds {len(paths)} checkpoints, {count} asked for")
+    if not 1 <= count <= len(paths):
+        raise ValueError(f"{count} checkpoints asked for, {folder} holds {len(paths)}")
     return paths[-count:]
 
 
 def remove_partial(folder: Path | str) -> None:
     """Delete what a killed run left half written."""
-    whole = list_checkpoints(folder)
+    whole = set(list_checkpoints(folder))
     for path in Path(folder, "checkpoints").glob("*"):
         if path.is_dir() and path not in whole:
             shutil.rmtree(path)
@@ -158,33 +179,31 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     state: dict,
 ) -> Path:
-    """Write checkpoints/step-XXXXXXXX in the run's folder, and return its path.
+    """Write checkpoints/step-XXXXXXXX in a run's folder, and return its path.
 
-    `state` is anything JSON holds. The checkpoint appears whole, by one rename, or not at all:
-    OSError then names the folder and the reason, and older checkpoints stay.
+    `state` is anything JSON can hold. The checkpoint appears whole, by one rename, or not at
+    all: OSError then names the folder and the reason, and older checkpoints stay.
     """
-    from safetensors.torch import save
-
     home = Path(folder, "checkpoints")
-    final = home / f"step-{step:08d}"
-    tensors = (distinct_tensors(model), optimizer_tensors(model, optimizer), random_tensors())
+    contents = [distinct_tensors(model), optimizer_tensors(model, optimizer), random_tensors()]
+    data = [tensor_bytes(tensors) for tensors in contents]
+    data.append(json.dumps({"step": step, **state}, indent=1).encode("utf-8"))
+    temporary = None
     try:
         home.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=home))
-        try:
-            for name, group in zip(FILES[:3], tensors, strict=True):
-                group = {key: value.contiguous().cpu() for key, value in group.items()}
-                write_file(temporary / name, save(group))
-            text = json.dumps({"step": step, **state}, indent=1)
-            write_file(temporary / FILES[3], text.encode("utf-8"))
-            sync_folder(temporary)
-            shutil.rmtree(final, ignore_errors=True)
-            os.replace(temporary, final)
-            sync_folder(home)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        for name, content in zip(FILES, data, strict=True):
+            write_file(temporary / name, content)
+        sync_folder(temporary)
+        final = home / f"step-{step:08d}"
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(temporary, final)
+        sync_folder(home)
     except OSError as error:
         raise OSError(f"checkpoint of step {step} not written in {home}: {error}") from error
+    finally:
+        if temporary:
+            shutil.rmtree(temporary, ignore_errors=True)
     return final
 
 
@@ -196,13 +215,11 @@ def load_checkpoint(
     With an optimizer its moments and torch's random streams are restored too, so that training
     goes on as if it had never stopped. ValueError when the tensors are another model's.
     """
-    from safetensors.torch import load_file
-
     path = Path(path)
-    fill_model(model, load_file(path / FILES[0]), str(path))
+    fill_model(model, read_tensors(path / FILES[0]), str(path))
     if optimizer is not None:
-        fill_optimizer(model, optimizer, load_file(path / FILES[1]))
-        restore_random(load_file(path / FILES[2]))
+        fill_optimizer(model, optimizer, read_tensors(path / FILES[1]))
+        restore_random(read_tensors(path / FILES[2]))
     return json.loads((path / FILES[3]).read_text(encoding="utf-8"))
 
 
@@ -211,16 +228,14 @@ def average_checkpoints(paths: list[Path]) -> dict[str, Tensor]:
 
     ValueError for no checkpoint, or for checkpoints of different models.
     """
-    from safetensors.torch import load_file
-
     if not paths:
-        raise ValueError("no checkpoint to average")
-    first = load_file(Path(paths[0]) / FILES[0])
+        raise ValueError("there is no checkpoint to average")
+    first = read_tensors(Path(paths[0]) / FILES[0])
     sums = {name: tensor.double() for name, tensor in first.items()}
     for path in paths[1:]:
-        tensors = load_file(Path(path) / FILES[0])
+        tensors = read_tensors(Path(path) / FILES[0])
         same = tensors.keys() == sums.keys()
-        if not same or any(tensors[n].shape != sums[n].shape for n in sums):
+        if not same or any(tensors[name].shape != sums[name].shape for name in sums):
             raise ValueError(f"{path} and {paths[0]} are of different models")
         for name, tensor in tensors.items():
             sums[name] += tensor
@@ -229,10 +244,8 @@ def average_checkpoints(paths: list[Path]) -> dict[str, Tensor]:
 
 def save_model(path: Path | str, model: nn.Module | dict[str, Tensor]) -> None:
     """Write a model's tensors to one safetensors file, atomically, each tensor once."""
-    from safetensors.torch import save
-
     tensors = model if isinstance(model, dict) else distinct_tensors(model)
-    write_atomically(Path(path), save({n: t.contiguous().cpu() for n, t in tensors.items()}))
+    write_atomically(Path(path), tensor_bytes(tensors))
 
 
 def load_model(run_folder: Path | str) -> Transformer:
@@ -240,16 +253,14 @@ def load_model(run_folder: Path | str) -> Transformer:
 
     FileNotFoundError when the folder holds neither.
     """
-    from safetensors.torch import load_file
-
     folder = Path(run_folder)
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     path = folder / "averaged.safetensors"
     if not path.is_file():
         checkpoints = list_checkpoints(folder)
         if not checkpoints:
             raise FileNotFoundError(f"{folder} holds no averaged.safetensors and no checkpoint")
         path = checkpoints[-1] / FILES[0]
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     model = Transformer(TransformerConfig(**settings["model"]))
-    fill_model(model, load_file(path), str(path))
+    fill_model(model, read_tensors(path), str(path))
     return model.eval()

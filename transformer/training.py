@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
-from statistics import fmean as mean
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -51,15 +51,41 @@ from transformer.checkpoints import (
 from transformer.loss import smoothed_and_plain
 from transformer.schedule import learning_rate
 
+
+def accumulate_gradients(
+    model: nn.Module, batches: list, label_smoothing: float, precision: str = "fp32"
+) -> Tensor:
+    """Add to the gradients those of the mean loss per target token over all these batches.
+
+    Every target token weighs the same, however the batches cut them. Returns two means per
+    token, on the model's device: the smoothed loss, which was minimised, and the plain one.
+    """
+    device = next(model.parameters()).device
+    tokens = max(sum(int(batch.target_tokens) for batch in batches), 1)
+    means = torch.zeros(2, device=device)
+    for batch in batches:
+        batch = batch.to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            logits = model(batch.source, batch.target_in)
+        loss, plain, _ = smoothed_and_plain(
+            logits, batch.target_out, model.config.pad_id, label_smoothing
+        )
+        (loss / tokens).backward()
+        means += torch.stack([loss.detach(), plain]) / tokens
+    return means
+
+
 PRECISIONS = ("auto", "fp32", "bf16")
+# These may differ when a run is resumed.
+FREE = ("steps", "checkpoint_every", "keep", "log_every", "evaluate_every", "minutes")
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Everything that decides a run beside the model and the data. Defaults: the paper's base.
+    """What decides a run beside the model and the data. The defaults are the paper's base.
 
-    An update takes `accumulate` batches of at most `max_tokens` tokens. `minutes` limits the
-    training time, over all resumes. The fields from `steps` to `minutes` may change on resume.
+    An update takes `accumulate` batches of at most `max_tokens` tokens. `minutes` bounds the
+    time of training, summed over resumptions. ValueError names the field that is out of range.
     """
 
     warmup_steps: int = 4000
@@ -88,33 +114,8 @@ class TrainingConfig:
             raise ValueError(f"precision is one of {PRECISIONS}, not {self.precision!r}")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing must be in [0, 1), not {self.label_smoothing}")
-
-
-FREE = ("steps", "checkpoint_every", "keep", "log_every", "evaluate_every", "minutes")
-
-
-def accumulate_gradients(
-    model: nn.Module, batches: list, label_smoothing: float, precision: str = "fp32"
-) -> Tensor:
-    """Add to the gradients those of the mean loss per target token over all these batches.
-
-    Every target token weighs the same, however the batches cut them: the sum of each is divided
-    by the number of all. Returns on the model's device two means per token, detached: the
-    smoothed loss that was minimised, and the plain negative log-likelihood.
-    """
-    device = next(model.parameters()).device
-    tokens = max(sum(int(batch.target_tokens) for batch in batches), 1)
-    means = torch.zeros(2, device=device)
-    for batch in batches:
-        batch = batch.to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            logits = model(batch.source, batch.target_in)
-        loss, plain, _ = smoothed_and_plain(
-            logits, batch.target_out, model.config.pad_id, label_smoothing
-        )
-        (loss / tokens).backward()
-        means += torch.stack([loss.detach(), plain]) / tokens
-    return means
+        if self.minutes is not None and self.minutes <= 0:
+            raise ValueError(f"minutes must be positive, not {self.minutes}")
 
 
 def choose_precision(precision: str, device: torch.device) -> str:
@@ -126,7 +127,7 @@ def choose_precision(precision: str, device: torch.device) -> str:
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Adam:
-    """Adam as the paper sets it, in one fused kernel; the schedule sets the rate."""
+    """Adam as the paper sets it (section 5.3), in one fused kernel; the schedule sets the rate."""
     betas = (config.beta1, config.beta2)
     fused = next(model.parameters()).device.type in ("cpu", "cuda")
     return torch.optim.Adam(model.parameters(), lr=0.0, betas=betas, eps=config.eps, fused=fused)
@@ -140,25 +141,27 @@ class Progress:
     epoch: int = 0
     batch: int = 0  # batches already taken from this epoch
     source_tokens: int = 0
-    tokens: int = 0
+    tokens: int = 0  # target tokens, padding not counted
     seconds: float = 0.0
 
 
 def stream(batches, progress: Progress) -> Iterator:
     """Yield batches from where `progress` stands, epoch after epoch, and move it on."""
     while True:
-        skip = progress.batch
-        for i, batch in enumerate(batches.epoch(progress.epoch)):
-            if i >= skip:
-                progress.batch = i + 1
-                yield batch
-        if progress.batch == 0:
-            raise ValueError(f"epoch {progress.epoch} holds no batch")
+        start = progress.batch
+        rest = batches.epoch(progress.epoch, start) if start else batches.epoch(progress.epoch)
+        empty = not start
+        for batch in rest:
+            empty = False
+            progress.batch += 1
+            yield batch
+        if empty:
+            raise ValueError(f"epoch {progress.epoch} of the training data holds no batch")
         progress.epoch, progress.batch = progress.epoch + 1, 0
 
 
 def read_log(path: Path | str) -> list[dict]:
-    """Return the lines of a log. A last line cut short by a kill is left out.
+    """Return the lines of a log. A last line that a kill cut short is left out.
 
     ValueError names the file and the line when another one is broken.
     """
@@ -177,7 +180,7 @@ def read_log(path: Path | str) -> list[dict]:
 def rewind_log(path: Path, step: int) -> None:
     """Drop what a killed run logged after the checkpoint it resumes from."""
     kept = [entry for entry in read_log(path) if entry["step"] <= step] if path.exists() else []
-    write_atomically(path, "".join(json.dumps(e) + "\n" for e in kept).encode("utf-8"))
+    write_atomically(path, "".join(json.dumps(entry) + "\n" for entry in kept).encode("utf-8"))
 
 
 def check_same(stored: dict, settings: object, kind: str, folder: Path) -> None:
@@ -186,9 +189,8 @@ def check_same(stored: dict, settings: object, kind: str, folder: Path) -> None:
         default = None if field.default is MISSING else field.default
         old, new = stored.get(field.name, default), getattr(settings, field.name)
         if field.name not in FREE and old != new:
-            raise ValueError(
-                f"cannot resume {folder}: {kind} {field.name} was {old!r} there and is {new!r} now"
-            )
+            here = f"{kind} {field.name} was {old!r} there and is {new!r} now"
+            raise ValueError(f"cannot resume {folder}: {here}; take another folder")
 
 
 def open_run(folder: Path, model: nn.Module, config: TrainingConfig) -> Path | None:
@@ -204,36 +206,10 @@ def open_run(folder: Path, model: nn.Module, config: TrainingConfig) -> Path | N
             check_same(stored.get("training", {}), config, "training", folder)
         stored |= {"model": asdict(model.config), "training": asdict(config)}
         write_atomically(path, json.dumps(stored, indent=1).encode("utf-8"))
+        rewind_log(folder / "log.jsonl", int(found[-1].name[5:]) if found else 0)
     except OSError as error:
         raise OSError(f"cannot write in the run's folder {folder}: {error}") from error
-    rewind_log(folder / "log.jsonl", int(found[-1].name[5:]) if found else 0)
     return found[-1] if found else None
-
-
-@contextmanager
-def stop_signals() -> Iterator[list[str]]:
-    """Note Ctrl-C and SIGTERM instead of dying of them; a second one acts as it always did."""
-    received: list[str] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in numbers}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def note(number: int, frame) -> None:
-        received.append(signal.Signals(number).name)
-        restore()
-
-    for number in numbers:
-        signal.signal(number, note)
-    try:
-        yield received
-    finally:
-        restore()
 
 
 class Run:
@@ -252,8 +228,8 @@ class Run:
             self.progress = Progress(**{f.name: state[f.name] for f in fields(Progress)})
         self.batches = stream(batches, self.progress)
         self.began = time.perf_counter() - self.progress.seconds
-        self.unread: list[tuple[str, Tensor]] = []  # losses that still lie on the device
-        self.losses: list[list[float]] = []  # (smoothed, plain) of the updates since the last log line
+        self.unread: list[tuple[str, Tensor]] = []  # where, and losses still on the device
+        self.losses: list[list[float]] = []  # smoothed and plain, since the last log line
         self.opened = self.logged = replace(self.progress)
 
     def tick(self) -> None:
@@ -280,20 +256,18 @@ def update(run: Run) -> None:
     progress, config, model = run.progress, run.config, run.model
     batches = [next(run.batches) for _ in range(config.accumulate)]
     progress.step += 1
-    rate = learning_rate(
-        progress.step, model.config.d_model, config.warmup_steps, config.scale
-    )
+    rate = learning_rate(progress.step, model.config.d_model, config.warmup_steps, config.scale)
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     run.optimizer.zero_grad()
     losses = accumulate_gradients(model, batches, config.label_smoothing, run.precision)
     where = f"step {progress.step} (epoch {progress.epoch}, up to its batch {progress.batch})"
     run.unread.append((where, losses))
-    if run.device.type == "cpu":  # elsewhere reading a number would wait for the device
+    if run.device.type == "cpu":  # elsewhere reading a number waits for the device
         read_losses(run)
     run.optimizer.step()
-    pad = model.config.pad_id
-    progress.source_tokens += sum(int((batch.source != pad).sum()) for batch in batches)
+    pad_id = model.config.pad_id
+    progress.source_tokens += sum(int((batch.source != pad_id).sum()) for batch in batches)
     progress.tokens += sum(int(batch.target_tokens) for batch in batches)
     run.tick()
 
@@ -314,18 +288,24 @@ def checkpoint(run: Run) -> Path:
 
 
 def write_log(run: Run, scores: dict) -> None:
-    """Append a line: where the run is, its mean loss and speed since the line before, scores."""
+    """Append a line: where the run is, its mean losses and speed since the line before, scores."""
     read_losses(run)
     now, before = run.progress, run.logged
-    seconds = max(now.seconds - before.seconds, 1e-9)
     entry = asdict(now) | {
         "lr": run.optimizer.param_groups[0]["lr"],
-        "loss": mean(loss for loss, _ in run.losses),
-        "nll": mean(plain for _, plain in run.losses),
-        "tokens_per_second": (now.tokens - before.tokens) / seconds,
+        "loss": fmean(loss for loss, _ in run.losses),
+        "nll": fmean(plain for _, plain in run.losses),
+        "tokens_per_second": (now.tokens - before.tokens) / max(now.seconds - before.seconds, 1e-9),
     }
-    with open(run.folder / "log.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps(entry | scores) + "\n")
+    clash = sorted(entry.keys() & scores.keys())
+    if clash:
+        raise ValueError(f"scores of an evaluation may not be called {clash}: the log has these")
+    path = run.folder / "log.jsonl"
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry | scores) + "\n")
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error}; {run.last_good()}") from error
     run.tick()
     run.losses, run.logged = [], replace(run.progress)
 
@@ -337,10 +317,36 @@ def describe(run: Run) -> str:
     left = (config.steps - now.step) * seconds / max(now.step - first.step, 1)
     if config.minutes is not None:
         left = max(min(left, 60 * config.minutes - now.seconds), 0.0)
-    loss = f"loss {mean(loss for loss, _ in run.losses):.3f}, " if run.losses else ""
+    loss = f"loss {fmean(loss for loss, _ in run.losses):.3f}, " if run.losses else ""
     speed = (now.tokens - first.tokens) / seconds
     minutes, rest = divmod(round(left), 60)
-    return f"{loss}{speed:,.0f} tokens/s, {minutes}:{rest:02d} left"
+    return f" {loss}{speed:,.0f} tokens/s, {minutes}:{rest:02d} left"
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[str]]:
+    """Note Ctrl-C and SIGTERM instead of dying of them; a second one acts as it always did."""
+    received: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in numbers}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(number: int, frame) -> None:
+        received.append(signal.Signals(number).name)
+        restore()
+
+    for number in numbers:
+        signal.signal(number, note)
+    try:
+        yield received
+    finally:
+        restore()
 
 
 def reason_to_stop(run: Run, signals: list[str]) -> str | None:
@@ -375,19 +381,20 @@ def train(
     evaluate: Callable[[nn.Module], dict] | None = None,
     bar: bool = True,
 ) -> dict:
-    """Train a model in a run folder until it is finished, out of time or told to stop (section 5).
+    """Train a model in a run's folder until it is finished, out of time or told to stop (section 5).
 
-    `batches.epoch(n)` gives the batches of epoch n, the same at every call. A folder that holds a
-    checkpoint is resumed: on a CPU the run ends in the bits it would have had. Ctrl-C or SIGTERM
-    stops after the update at hand, with a checkpoint. `evaluate(model)` returns scores for the
-    log. Returns the last progress, the reason for the stop and the last checkpoint. ValueError
-    when the folder holds another run; FloatingPointError when the loss is no longer a number;
-    OSError when the folder cannot be written.
+    `batches.epoch(n)` yields the batches of epoch n, always the same; `batches.epoch(n, start)`
+    those from number `start` on. A folder that holds a checkpoint is resumed: on a CPU the run
+    ends in the bits it would have had. Ctrl-C or SIGTERM stops after the update at hand, with a
+    checkpoint. `evaluate(model)` returns scores for the log. Seeds torch with `config.seed`.
+    Returns the progress, the reason of the stop and the last checkpoint. ValueError when the
+    folder holds another run, FloatingPointError when the loss is no number any more, OSError
+    when the folder cannot be written.
     """
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
 
     run = Run(model, batches, config, Path(folder))
-    shape = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps [{elapsed}{postfix}]"
+    shape = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps [{elapsed}{postfix}]"
     meter = tqdm(
         total=config.steps, initial=run.progress.step, disable=not bar, bar_format=shape
     )
@@ -397,10 +404,10 @@ def train(
         while not reason:
             update(run)
             reason = reason_to_stop(run, signals)
-            after_update(run, evaluate, reason)
             meter.set_postfix_str(describe(run), refresh=False)
             meter.update()
-    path = list_checkpoints(run.folder)[-1]
+            after_update(run, evaluate, reason)
+    saved = list_checkpoints(run.folder)
     if reason != "finished":
-        print(f"{reason} after step {run.progress.step}; resumes from {path}")
-    return asdict(run.progress) | {"stopped": reason, "checkpoint": str(path)}
+        print(f"{reason} after step {run.progress.step}; to be resumed from {saved[-1:]}")
+    return asdict(run.progress) | {"stopped": reason, "checkpoint": str(saved[-1])}

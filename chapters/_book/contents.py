@@ -45,7 +45,7 @@ def title_and_modules(path: Path) -> tuple[str, tuple[str, ...]]:
     heading = re.search(r"^# (.+)$", text, re.MULTILINE)
     if not heading:
         raise ValueError(f"{path.name} has no heading `# Title`")
-    named = [re.match(r"#\|\s*(?:export|default_exp)\s+(\w+)", source) for source in code]
+    named = [re.match(r"#\|[ \t]*(?:export|default_exp)[ \t]+(\w+)", source) for source in code]
     return heading[1].strip(), tuple(dict.fromkeys(match[1] for match in named if match))
 
 
@@ -61,7 +61,7 @@ def chapters(root: Path = ROOT) -> list[Chapter]:
 
 def test_of(module: str) -> str:
     """Return the path of the file that tests a module."""
-    return f"tests/test_{module.strip('_')}.py"
+    return f"tests/test_{'command_line' if module == '__main__' else module}.py"
 
 
 def table(root: Path = ROOT) -> str:
@@ -73,6 +73,7 @@ def table(root: Path = ROOT) -> str:
         writes = "<br>".join(f"`transformer/{module}.py`" for module in chapter.modules)
         tested = [test_of(name) for name in chapter.modules if (root / test_of(name)).exists()]
         tests = "<br>".join(f"`{name}`" for name in tested)
-        link = f"[{chapter.title}]({chapter.file.name})"
+        title = chapter.title.removeprefix(chapter.section).strip()
+        link = f"[{title}]({chapter.file.name})"
         lines.append(f"| {chapter.section} | {link} | {writes} | {tests} |")
     return "\n".join(lines) + "\n"

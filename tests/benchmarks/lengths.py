@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import sentencepiece
+
 from transformer.corpora import ROOT, load_corpus
 from transformer.tokens import Tokenizer
 

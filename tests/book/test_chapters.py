@@ -10,7 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted(p for p in (ROOT / "chapters").glob("*.ipynb") if not p.name.startswith("."))
 # Chapters that report results: none of their Markdown tables may hold a number.
 RESULTS = re.compile(r"(5-5|6-|using-it|ledger|full-training|abstract)")
-MEASURES = re.compile(r"\b(bleu|perplexity|ppl|accuracy|loss|f1|score|seconds|minutes|flops)\b", re.I)
+MEASURES = re.compile(
+    r"\b(bleu|perplexity|ppl|accuracy|loss|f1|score|seconds|minutes|flops)\b", re.I
+)
 
 
 @pytest.fixture(params=CHAPTERS, ids=lambda path: path.stem)
@@ -110,7 +112,9 @@ def numbers_in_tables(text: str, everywhere: bool) -> list[str]:
         header, *rows = table.strip().split("\n")
         if everywhere or MEASURES.search(header):
             bare = [re.sub(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)|\{[^}]*\}", "", row) for row in rows]
-            faults += [row.strip() for row, left in zip(rows, bare, strict=True) if re.search(r"\d", left)]
+            faults += [
+                row.strip() for row, left in zip(rows, bare, strict=True) if re.search(r"\d", left)
+            ]
     return faults
 
 

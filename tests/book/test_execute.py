@@ -14,7 +14,9 @@ def write(folder: Path, name: str, *sources: str) -> Path:
 
 
 def test_outputs_are_stored_without_times_and_the_gpu_is_hidden(tmp_path, capsys):
-    path = write(tmp_path, "1-introduction", "import os", "print(repr(os.environ['CUDA_VISIBLE_DEVICES']))")
+    path = write(
+        tmp_path, "1-introduction", "import os", "print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+    )
     assert execute.main(["1-introduction", "--folder", str(tmp_path)]) == 0
     notebook = nbformat.read(path, as_version=4)
     assert [cell.execution_count for cell in notebook.cells] == [1, 2]

@@ -16,7 +16,12 @@ FUNCTION = "def scale(d_k):\n    return math.sqrt(d_k)"
 def root(tmp_path: Path) -> Path:
     """A project of one chapter, 3-2-attention, already exported."""
     (tmp_path / "chapters").mkdir()
-    write(tmp_path, "3-2-attention", f"#| export attention\n{DOCSTRING}", f"#| export attention\n{FUNCTION}")
+    write(
+        tmp_path,
+        "3-2-attention",
+        f"#| export attention\n{DOCSTRING}",
+        f"#| export attention\n{FUNCTION}",
+    )
     assert export.main(["--root", str(tmp_path)]) == 0
     return tmp_path
 
@@ -38,7 +43,8 @@ def module(root: Path, name: str = "attention") -> str:
 
 def test_a_module_holds_header_docstring_names_and_cells_in_order(root):
     assert module(root) == (
-        "# Written from chapters/3-2-attention.ipynb by chapters/_book/export.py. Edit the chapter.\n"
+        "# Written from chapters/3-2-attention.ipynb "
+        "by chapters/_book/export.py. Edit the chapter.\n"
         '"""Attention (section 3.2)."""\n'
         "\n"
         "__all__ = [\n"
@@ -62,7 +68,9 @@ def test_a_second_export_writes_nothing(root, capsys):
 
 
 def test_cells_without_a_directive_are_not_exported(root):
-    write(root, "3-2-attention", f"#| export attention\n{DOCSTRING}", "%matplotlib inline\nscale = 3")
+    write(
+        root, "3-2-attention", f"#| export attention\n{DOCSTRING}", "%matplotlib inline\nscale = 3"
+    )
     assert export.main(["--root", str(root)]) == 0
     assert "scale" not in module(root)
 
@@ -92,7 +100,9 @@ def test_a_chapter_may_write_two_modules(root):
 
 
 def test_all_is_sorted_and_leaves_private_names_out():
-    source = "B, (A, _C) = 1, (2, 3)\n_private = 1\nx: int = 2\nclass K: y = 1\nasync def go(): z = 1"
+    source = (
+        "B, (A, _C) = 1, (2, 3)\n_private = 1\nx: int = 2\nclass K: y = 1\nasync def go(): z = 1"
+    )
     assert export.public_names("m", export.ast.parse(source)) == ["A", "B", "K", "go", "x"]
 
 
@@ -113,7 +123,12 @@ def test_an_edited_module_is_drift(root, capsys):
 
 def test_an_edited_chapter_is_drift(root, capsys):
     changed = FUNCTION.replace("sqrt", "log")
-    write(root, "3-2-attention", f"#| export attention\n{DOCSTRING}", f"#| export attention\n{changed}")
+    write(
+        root,
+        "3-2-attention",
+        f"#| export attention\n{DOCSTRING}",
+        f"#| export attention\n{changed}",
+    )
     assert check(root) == 1
     assert "attention.py: differs" in capsys.readouterr().err
 
@@ -134,7 +149,10 @@ def test_a_module_written_by_two_chapters_is_an_error(root, capsys):
     write(root, "1-introduction", f"#| export attention\n{DOCSTRING}")
     assert check(root) == 1
     error = capsys.readouterr().err
-    assert "attention is written by two chapters: 1-introduction.ipynb and 3-2-attention.ipynb" in error
+    assert (
+        "attention is written by two chapters: 1-introduction.ipynb and 3-2-attention.ipynb"
+        in error
+    )
 
 
 def test_a_project_without_chapters_is_an_error(tmp_path, capsys):
@@ -151,7 +169,10 @@ def test_an_unfinished_copy_of_a_chapter_is_not_a_second_chapter(root):
 
 FAULTS = {
     "a line magic": ("#| export attention\n%time x = 1", "a magic: '%time x = 1'"),
-    "a magic inside a function": ("#| export attention\ndef f():\n    %time g()", "a magic: '%time g()'"),
+    "a magic inside a function": (
+        "#| export attention\ndef f():\n    %time g()",
+        "a magic: '%time g()'",
+    ),
     "a cell magic": ("#| export attention\n%%time\nx = 1", "a magic: '%%time'"),
     "a shell command": ("#| export attention\n!ls", "a magic: '!ls'"),
     "a question": ("#| export attention\nprint?", "a magic: 'print?'"),

@@ -68,7 +68,9 @@ sys.meta_path.insert(0, Absent())
 import transformer
 print(transformer.Transformer.__name__)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "Transformer\n"), done.stderr
 
 
@@ -88,17 +90,20 @@ def test_the_map_names_section_modules_and_tests(tmp_path):
     (tmp_path / "chapters").mkdir()
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_attention.py").touch()
-    toc = "root: chapters/index\nparts: [{caption: A, chapters: [{file: chapters/3-2-attention}]}]\n"
+    toc = (
+        "root: chapters/index\nparts: [{caption: A, chapters: [{file: chapters/3-2-attention}]}]\n"
+    )
     (tmp_path / "_toc.yml").write_text(toc, encoding="utf-8")
     (tmp_path / "chapters" / "index.md").write_text("# The book\n", encoding="utf-8")
     cells = [
         nbformat.v4.new_markdown_cell("# 3.2 Attention\n\n## Why"),
         nbformat.v4.new_code_cell("#| export attention\nx = 1"),
+        nbformat.v4.new_code_cell("#| export\ndef f(): pass"),
         nbformat.v4.new_code_cell("#| export masks\nx = 1"),
     ]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "chapters/3-2-attention.ipynb")
     assert contents.table(tmp_path).split("\n")[2] == (
-        "| 3.2 | [3.2 Attention](3-2-attention.ipynb) | `transformer/attention.py`<br>"
+        "| 3.2 | [Attention](3-2-attention.ipynb) | `transformer/attention.py`<br>"
         "`transformer/masks.py` | `tests/test_attention.py` |"
     )
     (tmp_path / "chapters" / "3-2-attention.ipynb").unlink()
@@ -124,7 +129,9 @@ def test_the_readme_names_commands_that_exist():
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
-    named = set(re.findall(r"(?:^|`)make (?:[A-Z]+= )?([a-z]+)", readme + contributing, re.MULTILINE))
+    named = set(
+        re.findall(r"(?:^|`)make (?:[A-Z]+= )?([a-z]+)", readme + contributing, re.MULTILINE)
+    )
     assert {"reproduce", "test", "book", "lab", "export", "execute", "check"} <= named <= targets
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", readme + contributing)
     assert [link for link in links if not (ROOT / link).exists()] == []
@@ -142,7 +149,13 @@ def test_figure_1_names_every_part_and_stays_inside_its_page():
         assert words.count("masked multi-head attention") == 1
         assert words.count("positional encoding") == 2
         assert words.count("$n\\times$") == 2
-        for part in ("inputs", "outputs (shifted right)", "linear", "softmax", "output probabilities"):
+        for part in (
+            "inputs",
+            "outputs (shifted right)",
+            "linear",
+            "softmax",
+            "output probabilities",
+        ):
             assert words.count(part) == 1, part
         figure.canvas.draw()
         page = figure.bbox
