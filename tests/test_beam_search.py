@@ -78,7 +78,8 @@ def every_translation(model: Transformer, row: torch.Tensor, max_length: int, al
     source = row[row != PAD].expand(len(every), -1)
     steps = model(source, target_in).log_softmax(dim=-1).gather(2, targets[:, :, None])[:, :, 0]
     log_probs = steps.masked_fill(targets == PAD, 0.0).sum(dim=1).tolist()
-    return best([hypothesis(y, p, alpha, True) for y, p in zip(every, log_probs)], len(every))
+    found = [hypothesis(y, p, alpha, True) for y, p in zip(every, log_probs, strict=True)]
+    return best(found, len(every))
 
 
 class Lookup(nn.Module):
@@ -95,9 +96,8 @@ class Lookup(nn.Module):
 
     def __init__(self, table: dict[tuple[int, ...], list[float]], default: list[float]):
         super().__init__()
-        self.config = TransformerConfig(
-            vocab_size=len(default), pad_id=PAD, bos_id=BOS, eos_id=EOS, layers=1, d_model=2, heads=1
-        )
+        ids = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
+        self.config = TransformerConfig(len(default), layers=1, d_model=2, heads=1, **ids)
         self.table, self.default, self.rows = table, default, []
 
     def encode(self, source):

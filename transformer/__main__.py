@@ -62,7 +62,6 @@ import torch
 from transformer.batches import Batches
 from transformer.checkpoints import (
     average_checkpoints,
-    fill_model,
     last_checkpoints,
     list_checkpoints,
     load_checkpoint,
@@ -97,16 +96,16 @@ RECIPES = {
     "grammar": Recipe(
         "tiny",
         vocab_size=1000,
-        training={"max_tokens": 2048, "warmup_steps": 400, "scale": 1.0, "steps": 2000,
-                  "checkpoint_every": 100, "evaluate_every": 200, "log_every": 50},
-        floor=80.0,
+        training={"max_tokens": 2048, "warmup_steps": 400, "scale": 0.9, "steps": 1200,
+                  "checkpoint_every": 60, "evaluate_every": 60, "log_every": 60},
+        floor=90.0,
     ),
     "multi30k": Recipe(
         "small",
         vocab_size=4000,
         model={"dropout": 0.2},
         training={"max_tokens": 2048, "warmup_steps": 1000, "scale": 1.43, "steps": 5000,
-                  "checkpoint_every": 250, "evaluate_every": 500, "log_every": 100, "keep": 10},
+                  "checkpoint_every": 250, "evaluate_every": 250, "log_every": 250, "keep": 10},
         average=10,
         floor=30.0,
     ),
@@ -398,7 +397,8 @@ def render_book(run: Path) -> Path:
     ]
     here = os.environ | {"TRANSFORMER_RESULTS": str(run.resolve())}
     run_python("the chapters", book / "chapters/_book/execute.py", *affected, env=here)
-    run_python("the book", "-m", "jupyter_book.cli.main", "build", "--all", "-q", book, env=here)
+    jupyter_book = "from jupyter_book.cli.main import main; main()"
+    run_python("the book", "-c", jupyter_book, "build", "--all", "-q", book, env=here)
     return book / "_build/html/index.html"
 
 
@@ -517,7 +517,10 @@ COMMANDS = {
     "average": (average_run, [add_run, add_last]),
     "translate": (translate_run, [add_run, add_search, add_file]),
     "score": (score_run, [add_run, add_search]),
-    "reproduce": (reproduce, [add_corpus, add_new_run, add_shape, add_limits, add_search, add_last]),
+    "reproduce": (
+        reproduce,
+        [add_corpus, add_new_run, add_shape, add_limits, add_search, add_last],
+    ),
     "tables": (tables, [add_tables]),
     "export": (export, [add_check]),
 }

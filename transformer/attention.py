@@ -6,6 +6,7 @@ __all__ = [
     "MultiHeadAttention",
     "draw_attention",
     "fused_attention",
+    "head_sizes",
     "open_dead_rows",
     "scaled_dot_product_attention",
 ]
@@ -65,6 +66,25 @@ def fused_attention(
     return output.masked_fill(dead, 0.0)
 
 
+def head_sizes(
+    d_model: int, heads: int, d_k: int | None = None, d_v: int | None = None
+) -> tuple[int, int]:
+    """d_k and d_v, by default d_model / heads (section 3.2.2).
+
+    ValueError when the default is asked for and heads do not divide d_model, or when a size
+    is below 1.
+    """
+    if heads < 1:
+        raise ValueError(f"heads must be at least 1, not {heads}")
+    if None in (d_k, d_v) and d_model % heads:
+        raise ValueError(f"heads {heads} do not divide d_model {d_model}")
+    d_k = d_model // heads if d_k is None else d_k
+    d_v = d_model // heads if d_v is None else d_v
+    if min(d_k, d_v) < 1:
+        raise ValueError(f"d_k and d_v must be at least 1, not {d_k} and {d_v}")
+    return d_k, d_v
+
+
 class KeyValueCache:
     """Keys and values one attention has already projected, (B, H, length, d)."""
 
@@ -90,27 +110,15 @@ class MultiHeadAttention(nn.Module):
     """h attentions side by side, each in its own projection of the input (section 3.2.2).
 
     d_k and d_v default to d_model / heads; `dropout` is on the weights, in training only.
-    ValueError when heads do not divide d_model and d_k or d_v is left to the default.
+    ValueError for sizes that do not fit.
     """
 
     def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        d_k: int | None = None,
-        d_v: int | None = None,
-        bias: bool = True,
-        dropout: float = 0.0,
-    ):
+        self, d_model: int, heads: int, d_k: int | None = None, d_v: int | None = None,
+        bias: bool = True, dropout: float = 0.0,
+    ):  # fmt: skip
         super().__init__()
-        if heads < 1:
-            raise ValueError(f"heads must be at least 1, not {heads}")
-        if None in (d_k, d_v) and d_model % heads:
-            raise ValueError(f"heads {heads} do not divide d_model {d_model}")
-        d_k = d_model // heads if d_k is None else d_k
-        d_v = d_model // heads if d_v is None else d_v
-        if min(d_k, d_v) < 1:
-            raise ValueError(f"d_k and d_v must be at least 1, not {d_k} and {d_v}")
+        d_k, d_v = head_sizes(d_model, heads, d_k, d_v)
         self.heads, self.dropout = heads, dropout
         self.query = nn.Linear(d_model, heads * d_k, bias=bias)
         self.key = nn.Linear(d_model, heads * d_k, bias=bias)
@@ -118,13 +126,9 @@ class MultiHeadAttention(nn.Module):
         self.output = nn.Linear(heads * d_v, d_model, bias=bias)
 
     def forward(
-        self,
-        query: Tensor,
-        memory: Tensor,
-        mask: Tensor | None = None,
-        need_weights: bool = False,
-        cache: KeyValueCache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+        self, query: Tensor, memory: Tensor, mask: Tensor | None = None,
+        need_weights: bool = False, cache: KeyValueCache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Queries from `query` (B, T, D), keys and values from `memory` (B, S, D).
 
         mask boolean, True = may attend, broadcastable to (B, H, T, S). Returns the output

@@ -1,5 +1,5 @@
 # Written from chapters/5-1-data.ipynb by chapters/_book/export.py. Edit the chapter.
-"""Batches of sentence pairs of like length, within a budget of tokens (paper section 5.1)."""
+"""Batches of pairs of like length, within a budget of tokens (paper section 5.1)."""
 
 __all__ = [
     "Batch",
@@ -9,6 +9,7 @@ __all__ = [
     "by_length",
     "collate",
     "cut_pools",
+    "pools_within",
     "shapes_of",
 ]
 
@@ -19,11 +20,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Pair = tuple[list[int], list[int]]  # token ids of source and target, without BOS and EOS
+Pair = tuple[
+    list[int], list[int]
+]  # token ids of source and target, without BOS and EOS
 
 
 class Batch(NamedTuple):
-    """Token ids of B sentence pairs, padded: source (B, S), target_in and target_out (B, T)."""
+    """Padded token ids of B pairs: source (B, S), target_in and target_out (B, T)."""
 
     source: Tensor
     target_in: Tensor
@@ -55,11 +58,14 @@ def collate(
     source = table([source + [eos_id] for source, _ in pairs], source_length)
     target_in = table([[bos_id] + target for _, target in pairs], target_length)
     target_out = table([target + [eos_id] for _, target in pairs], target_length)
-    return Batch(source, target_in, target_out, sum(len(target) + 1 for _, target in pairs))
+    return Batch(
+        source, target_in, target_out, sum(len(target) + 1 for _, target in pairs)
+    )
 
 
 class Pool(NamedTuple):
-    """Pairs that share one shape, by number; an epoch shuffles them and cuts batches of `rows`."""
+    """Pairs of one shape, by number; an epoch shuffles them and cuts `rows` at a
+    time."""
 
     members: list[int]
     rows: int
@@ -68,7 +74,7 @@ class Pool(NamedTuple):
 
 
 def by_length(sizes: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the numbers of the pairs, sorted so that neighbours have like lengths on both sides.
+    """Return the numbers of the pairs, so that neighbours have like lengths.
 
     First by the longer side; then along the difference, to and fro, like a snake.
     """
@@ -82,12 +88,15 @@ def by_length(sizes: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def cut_pools(
-    order: Sequence[int], sizes: Sequence[tuple[int, int]], max_tokens: int, batches: int
+    order: Sequence[int],
+    sizes: Sequence[tuple[int, int]],
+    max_tokens: int,
+    batches: int,
 ) -> list[Pool]:
     """Cut a sorted list of pairs into pools of `batches` full batches each.
 
-    A batch holds at most max_tokens positions a side, padding included. Only the last pool may
-    hold fewer batches, and the last of them fewer rows.
+    A batch holds at most max_tokens positions a side, padding included. Only the last
+    pool may hold fewer batches, and the last of them fewer rows.
     """
     pools, start = [], 0
     while start < len(order):
@@ -99,7 +108,9 @@ def cut_pools(
             source, target = wider
             end += 1
         rows = min(max_tokens // max(source, target), end - start)
-        if end < len(order):  # what does not fill a row of each batch goes to the next pool
+        if end < len(
+            order
+        ):  # what does not fill a row of each batch goes to the next pool
             rows = (end - start) // batches
             end = start + rows * batches
         members = list(order[start:end])
@@ -109,8 +120,39 @@ def cut_pools(
     return pools
 
 
+def shapes_of(pools: Sequence[Pool]) -> set[tuple[int, int, int]]:
+    """Return all (B, S, T) that batches cut from these pools can have."""
+    shapes = set()
+    for pool in pools:
+        rest = len(pool.members) % pool.rows
+        lengths = (pool.source_length, pool.target_length)
+        shapes |= {(rows, *lengths) for rows in (pool.rows, rest) if rows}
+    return shapes
+
+
+def pools_within(
+    order: Sequence[int],
+    sizes: Sequence[tuple[int, int]],
+    max_tokens: int,
+    max_shapes: int,
+    mix: int,
+) -> list[Pool]:
+    """Cut pools of at least `mix` batches that have at most `max_shapes` shapes."""
+    if max_shapes < 2:  # the last batch may need a shape of its own
+        raise ValueError(f"max_shapes must be at least 2, not {max_shapes}")
+    if mix < 1:
+        raise ValueError(f"mix must be at least 1, not {mix}")
+    positions = sum(max(sizes[i]) for i in order)
+    batches = max(mix, positions // max_tokens // max_shapes)
+    while True:
+        pools = cut_pools(order, sizes, max_tokens, batches)
+        if len(shapes_of(pools)) <= max_shapes:
+            return pools
+        batches += 1 + batches // 16
+
+
 class Batches:
-    """All pairs of a corpus, as batches in an order that (seed, epoch) alone decides."""
+    """All pairs of a corpus, as batches in an order that seed and epoch decide."""
 
     def __init__(
         self,
@@ -121,45 +163,47 @@ class Batches:
         eos_id: int,
         seed: int = 0,
         max_shapes: int = 48,
+        mix: int = 4,
         max_length: int | None = None,
     ):
-        """`pairs` are ids without BOS and EOS; `max_tokens` bounds the positions of a batch a side.
+        """`pairs` hold no BOS and EOS; `max_tokens` bounds a batch's positions a side.
 
-        Pairs longer than `max_length` (EOS counted) are left out and counted in `dropped`.
-        ValueError names the pair that is longer than `max_tokens`.
+        A pool has at least `mix` batches; 1 pads least, and is for evaluation: it never
+        changes who shares a batch. Pairs longer than `max_length` (EOS counted) are
+        left out and counted in `dropped`. ValueError names the pair that is longer than
+        `max_tokens`.
         """
         self.pairs, self.max_tokens, self.seed = pairs, max_tokens, seed
         self.ids = (pad_id, bos_id, eos_id)
         sizes = [(len(source) + 1, len(target) + 1) for source, target in pairs]
-        order = [i for i in by_length(sizes) if max_length is None or max(sizes[i]) <= max_length]
+        order = [
+            i
+            for i in by_length(sizes)
+            if max_length is None or max(sizes[i]) <= max_length
+        ]
         self.dropped = len(pairs) - len(order)
         if not order:
-            raise ValueError(f"no pair to batch: {len(pairs)} given, {self.dropped} too long")
+            raise ValueError(
+                f"no pair to batch: {len(pairs)} given, {self.dropped} too long"
+            )
         longest = max(sizes[order[-1]])
         if longest > max_tokens:
-            what = f"pair {order[-1]} has {longest} tokens, a batch at most {max_tokens}"
-            raise ValueError(f"{what}: raise max_tokens, or leave long pairs out by max_length")
+            what = (
+                f"pair {order[-1]} has {longest} tokens, a batch at most {max_tokens}"
+            )
+            raise ValueError(
+                f"{what}: raise max_tokens, or leave long pairs out by max_length"
+            )
         self.source_tokens = sum(sizes[i][0] for i in order)
         self.target_tokens = sum(sizes[i][1] for i in order)
-        self.pools = self.cut(order, sizes, max_shapes)
-
-    def cut(self, order: list[int], sizes: list[tuple[int, int]], max_shapes: int) -> list[Pool]:
-        """Cut pools of as few batches as `max_shapes` allows, up to a sixteenth."""
-        if max_shapes < 2:  # the last batch may need a shape of its own
-            raise ValueError(f"max_shapes must be at least 2, not {max_shapes}")
-        batches = max(1, self.target_tokens // self.max_tokens // max_shapes)
-        while True:
-            pools = cut_pools(order, sizes, self.max_tokens, batches)
-            if len(shapes_of(pools)) <= max_shapes:
-                return pools
-            batches += 1 + batches // 16
+        self.pools = pools_within(order, sizes, max_tokens, max_shapes, mix)
 
     def __len__(self) -> int:
         """How many batches an epoch has; the same for all."""
         return sum(-(-len(pool.members) // pool.rows) for pool in self.pools)
 
     def plan(self, epoch: int) -> list[tuple[Pool, list[int]]]:
-        """Return what each batch of an epoch holds: its pool and the numbers of its pairs."""
+        """Return for each batch of an epoch its pool and the numbers of its pairs."""
         random = Random(f"{self.seed}/{epoch}")
         plan = []
         for pool in self.pools:
@@ -184,15 +228,7 @@ class Batches:
     @property
     def padding(self) -> float:
         """The share of positions, source and target together, that hold padding."""
-        widths = [len(p.members) * (p.source_length + p.target_length) for p in self.pools]
+        widths = [
+            len(p.members) * (p.source_length + p.target_length) for p in self.pools
+        ]
         return 1 - (self.source_tokens + self.target_tokens) / sum(widths)
-
-
-def shapes_of(pools: Sequence[Pool]) -> set[tuple[int, int, int]]:
-    """All (B, S, T) that batches cut from these pools can have."""
-    shapes = set()
-    for pool in pools:
-        rest = len(pool.members) % pool.rows
-        lengths = (pool.source_length, pool.target_length)
-        shapes |= {(rows, *lengths) for rows in (pool.rows, rest) if rows}
-    return shapes

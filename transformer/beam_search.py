@@ -91,6 +91,7 @@ def explicit_beam_search(
     beam: int = 4,
     alpha: float = 0.6,
     n_best: int | None = None,
+    stop: Callable[..., bool] = is_over,
 ) -> list[Hypothesis]:
     """Beam search for one sentence in plain Python: no batch, no cache, no tensor.
 
@@ -113,7 +114,7 @@ def explicit_beam_search(
         ended = [hypothesis(y, p, alpha, True) for y, p in candidates[:beam] if y[-1] == eos_id]
         kept = best(kept + ended, n_best)
         live = [(y, p) for y, p in candidates if y[-1] != eos_id][:beam]
-        if is_over(kept, live[0][1] if live else -math.inf, bound, beam, n_best):
+        if stop(kept, live[0][1] if live else -math.inf, bound, beam, n_best):
             break
     return kept or best([hypothesis(y, p, alpha, False) for y, p in live], n_best)
 

@@ -30,19 +30,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1] if "__file__" in globals() else Path("..").resolve()
+ROOT = (
+    Path(__file__).resolve().parents[1]
+    if "__file__" in globals()
+    else Path("..").resolve()
+)
 
 
 def read_lines(path: str | Path) -> list[str]:
     """Return the lines of a UTF-8 text file, plain or .gz.
 
-    A line ends at a line feed and nowhere else; a carriage return before it and a byte-order
-    mark at the start of the file are dropped. ValueError names the file and the line that is
-    not UTF-8, or the archive that is broken.
+    A line ends at a line feed and nowhere else; a carriage return before it and a byte-
+    order mark at the start of the file are dropped. ValueError names the file and the
+    line that is not UTF-8, or the archive that is broken.
     """
     path = Path(path)
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        data = (
+            gzip.decompress(path.read_bytes())
+            if path.suffix == ".gz"
+            else path.read_bytes()
+        )
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a whole gzip file: {error}") from error
     rows = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
@@ -54,19 +62,27 @@ def read_lines(path: str | Path) -> list[str]:
             lines.append(row.removesuffix(b"\r").decode("utf-8"))
         except UnicodeDecodeError as error:
             byte = row[error.start]
-            raise ValueError(f"{path}, line {number}: byte 0x{byte:02x} is not UTF-8") from error
+            raise ValueError(
+                f"{path}, line {number}: byte 0x{byte:02x} is not UTF-8"
+            ) from error
     return lines
 
 
 def visible(line: str) -> bool:
-    """Whether a line holds a character one can see: no space, no control or format character."""
-    return any(unicodedata.category(char) not in ("Zs", "Zl", "Zp", "Cc", "Cf") for char in line)
+    """Whether a line holds a character one can see, neither space nor control."""
+    return any(
+        unicodedata.category(char) not in ("Zs", "Zl", "Zp", "Cc", "Cf")
+        for char in line
+    )
 
 
-def read_pairs(source: str | Path, target: str | Path) -> tuple[list[tuple[str, str]], int]:
+def read_pairs(
+    source: str | Path, target: str | Path
+) -> tuple[list[tuple[str, str]], int]:
     """Return the (source, target) lines of two files, and how many pairs were dropped.
 
-    A pair with an empty side is dropped as a pair. ValueError when the files differ in length.
+    A pair with an empty side is dropped as a pair. ValueError when the files differ in
+    length.
     """
     left, right = read_lines(source), read_lines(target)
     if len(left) != len(right):
@@ -77,7 +93,7 @@ def read_pairs(source: str | Path, target: str | Path) -> tuple[list[tuple[str, 
 
 
 def known_corpora() -> dict[str, dict]:
-    """Return data/corpora.json: addresses, sizes and SHA-256 of the corpora one can fetch."""
+    """Return data/corpora.json: addresses, sizes and SHA-256 of known corpora."""
     return json.loads((ROOT / "data/corpora.json").read_text(encoding="utf-8"))
 
 
@@ -88,23 +104,29 @@ def sha256(path: Path) -> str:
 
 
 def mirrored(corpus: str, name: str, wanted: str, mirror: Path) -> Path | None:
-    """Return the file `name` of a mirror folder, or None; ValueError when its checksum is wrong."""
+    """Return the file `name` of a mirror or None; ValueError for a wrong checksum."""
     for path in (mirror / corpus / name, mirror / name):
         if path.is_file():
             found = sha256(path)
             if found != wanted:
-                raise ValueError(f"{path} has SHA-256 {found}, but {corpus} wants {wanted}")
+                raise ValueError(
+                    f"{path} has SHA-256 {found}, but {corpus} wants {wanted}"
+                )
             return path
     return None
 
 
 def fetch_file(
-    corpus: str, name: str, folder: str | Path | None = None, mirror: str | Path | None = None
+    corpus: str,
+    name: str,
+    folder: str | Path | None = None,
+    mirror: str | Path | None = None,
 ) -> Path:
     """Return the path of one file of a known corpus, checked against its SHA-256.
 
-    Tried in turn: the folder `mirror` (or $TRANSFORMER_MIRROR), the cache `folder` (data/cache),
-    and each address. ConnectionError names them all when none has the file.
+    Tried in turn: the folder `mirror` (or $TRANSFORMER_MIRROR), the cache `folder`
+    (data/cache), and each address. ConnectionError names them all when none has the
+    file.
     """
     entry = known_corpora()[corpus]
     wanted = entry["files"][name]["sha256"]
@@ -115,13 +137,20 @@ def fetch_file(
     import pooch
 
     folder = Path(folder or ROOT / "data/cache") / corpus
-    failures = [f"{name} of {corpus} could not be fetched; put it in a folder and name that by"]
+    failures = [
+        f"{name} of {corpus} could not be fetched; put it in a folder and name that by"
+    ]
     failures[0] += " `mirror` or TRANSFORMER_MIRROR"
     for address in entry["addresses"]:
         url = address + name
         try:
-            return Path(pooch.retrieve(url, f"sha256:{wanted}", name, folder, progressbar=True))
-        except (OSError, ValueError) as error:  # no network, no such page, another checksum
+            return Path(
+                pooch.retrieve(url, f"sha256:{wanted}", name, folder, progressbar=True)
+            )
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # no network, no such page, another checksum
             failures.append(f"{url}: {error}")
     raise ConnectionError("\n".join(failures))
 
@@ -144,16 +173,20 @@ def fetch_known(
         ("test set", test, entry["tests"]),
     ):
         if asked not in known:
-            raise ValueError(f"{corpus} has no {kind} {asked!r}; it has: {', '.join(known)}")
+            raise ValueError(
+                f"{corpus} has no {kind} {asked!r}; it has: {', '.join(known)}"
+            )
     stems = {"train": entry["train"], "dev": entry["dev"], "test": entry["tests"][test]}
     return {
-        split: tuple(fetch_file(corpus, f"{stem}.{x}.gz", folder, mirror) for x in languages)
+        split: tuple(
+            fetch_file(corpus, f"{stem}.{x}.gz", folder, mirror) for x in languages
+        )
         for split, stem in stems.items()
     }
 
 
 def find_own(folder: Path, languages: Sequence[str], test: str | None = None) -> Files:
-    """Return {split: (source file, target file)} of the user's folder; train.en or train.en.gz."""
+    """Return {split: (source file, target file)} of the user's folder."""
 
     def find(name: str) -> Path:
         for path in (folder / name, folder / f"{name}.gz"):
@@ -162,7 +195,10 @@ def find_own(folder: Path, languages: Sequence[str], test: str | None = None) ->
         raise FileNotFoundError(f"{folder} holds neither {name} nor {name}.gz")
 
     stems = {"train": "train", "dev": "dev", "test": test or "test"}
-    return {split: tuple(find(f"{stem}.{x}") for x in languages) for split, stem in stems.items()}
+    return {
+        split: tuple(find(f"{stem}.{x}") for x in languages)
+        for split, stem in stems.items()
+    }
 
 
 def fetch(
@@ -173,11 +209,11 @@ def fetch(
     folder: str | Path | None = None,
     mirror: str | Path | None = None,
 ) -> Files:
-    """Return {"train" | "dev" | "test": (source file, target file)}, downloaded where need be.
+    """Return {split: (source file, target file)}, downloaded where need be.
 
-    `spec` is "multi30k", "folder:PATH" or "grammar", which needs no files and gives {}. `test`
-    names another test set than the first; `folder` is the cache, `mirror` is looked in before.
-    ValueError for an unknown corpus, language or test set.
+    `spec` is "multi30k", "folder:PATH" or "grammar", which needs no files and gives {}.
+    `test` names another test set than the first; `folder` is the cache, `mirror` is
+    looked in before. ValueError for an unknown corpus, language or test set.
     """
     if source == target:
         raise ValueError(f"source and target are both {source!r}")
@@ -190,7 +226,9 @@ def fetch(
         choice = ", ".join(["grammar", *known_corpora(), "folder:PATH"])
         raise ValueError(f"no corpus {spec!r}; there are: {choice}")
     if {source, target} != {"en", "de"} or test not in (None, "test"):
-        raise ValueError(f"grammar has en, de and one test set, not {source}, {target}, {test}")
+        raise ValueError(
+            f"grammar has en, de and one test set, not {source}, {target}, {test}"
+        )
     return {}
 
 
@@ -211,16 +249,18 @@ class Corpus:
     dropped: dict[str, int]  # pairs with an empty side, by split
 
     def training_text(self) -> list[str]:
-        """Return the lines a vocabulary may be learned from: both sides of `train`, no others."""
+        """Return what a vocabulary may be learned from: both sides of `train`."""
         return [line for pair in self.train for line in pair]
 
 
 def read_grammar(split: str, source: str) -> tuple[list[tuple[str, str]], int]:
-    """Return one split of the embedded corpus as (source, target) pairs; none is ever dropped."""
+    """Return one split of the embedded corpus, and 0, for none is ever dropped."""
     from transformer.grammar import generate
 
     pairs = [(x.english, x.german) for x in generate(split, GRAMMAR_SIZES[split])]
-    return (pairs if source == "en" else [(german, english) for english, german in pairs]), 0
+    return (
+        pairs if source == "en" else [(german, english) for english, german in pairs]
+    ), 0
 
 
 def load_corpus(
@@ -231,7 +271,7 @@ def load_corpus(
     folder: str | Path | None = None,
     mirror: str | Path | None = None,
 ) -> Corpus:
-    """Read a corpus; the arguments are those of `fetch`. ValueError for an empty split."""
+    """Read a corpus; arguments as for `fetch`. ValueError for an empty split."""
     files = fetch(spec, source, target, test, folder, mirror)
     splits, dropped, digest = {}, {}, hashlib.sha256()
     for split in ("train", "dev", "test"):
@@ -241,4 +281,6 @@ def load_corpus(
             raise ValueError(f"{split} of {spec} holds no sentence pair")
         for pair in splits[split]:
             digest.update(("\t".join(pair) + "\n").encode("utf-8"))
-    return Corpus(spec, source, target, **splits, checksum=digest.hexdigest(), dropped=dropped)
+    return Corpus(
+        spec, source, target, **splits, checksum=digest.hexdigest(), dropped=dropped
+    )

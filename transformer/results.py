@@ -3,11 +3,13 @@
 
 __all__ = [
     "VERDICT",
+    "claims",
     "code_version",
     "environment",
     "ledger",
     "load_results",
     "markdown_table",
+    "meets",
     "our_table2",
     "paper_table2",
     "paper_tables",
@@ -15,6 +17,7 @@ __all__ = [
     "processor",
     "readme_table",
     "scale",
+    "settle",
     "settled",
     "write_result",
 ]
@@ -108,7 +111,9 @@ def paper_table2():
     rows = []
     for row in paper_tables()["table2"]["rows"]:
         for pair in ("ende", "enfr"):
-            flops = row[f"flops_{pair}"] or (row["flops_ende"] if "Transf" in row["model"] else None)
+            flops = row[f"flops_{pair}"]
+            if "Transformer" in row["model"]:  # one figure, printed under both languages
+                flops = row["flops_ende"]
             if row[f"bleu_{pair}"] is not None:
                 rows.append((row["model"], pair.upper(), row[f"bleu_{pair}"], flops))
     return pd.DataFrame(rows, columns=["model", "pair", "BLEU", "training FLOPs"])
@@ -127,7 +132,7 @@ def our_table2(results: dict[str, dict] | None = None):
 
     rows = []
     for name, result in sorted((load_results() if results is None else results).items()):
-        scores = result["scores"]["averaged"]
+        scores, hardware = result["scores"]["averaged"], result["hardware"]
         rows.append(
             {
                 "run": name + (" (yours)" if result.get("origin") == "yours" else ""),
@@ -138,7 +143,7 @@ def our_table2(results: dict[str, dict] | None = None):
                 "perplexity (dev)": round(scores["perplexity"], 2),
                 "training FLOPs": f"{result['flops']:.1e}",
                 "minutes": round(result["seconds"] / 60),
-                "on": result["hardware"].get("gpu") or f"{result['hardware']['threads']} CPU threads",
+                "on": hardware.get("gpu") or f"{hardware['threads']} CPU threads",
             }
         )
     return pd.DataFrame(rows)
@@ -162,6 +167,47 @@ def readme_table(text: str, results: dict[str, dict]) -> str:
         raise ValueError(f"README.md lacks {begin} or {end}")
     rows = markdown_table(our_table2(results)) if results else "Nothing yet."
     return f"{before}{begin}\n{rows}\n{end}{after}"
+
+
+def claims() -> dict[str, dict]:
+    """Return data/paper/claims.yml as {id: claim}."""
+    import yaml
+
+    entries = yaml.safe_load((ROOT / "data/paper/claims.yml").read_text(encoding="utf-8"))
+    return {entry["id"]: entry for entry in entries}
+
+
+def meets(claim: dict, value) -> bool:
+    """Whether a value, or each of a list of values, meets what the claim says."""
+    if "at_least" in claim or "at_most" in claim:
+        return claim.get("at_least", -math.inf) <= value <= claim.get("at_most", math.inf)
+    expected, got = claim["value"], value
+    if not isinstance(expected, list):
+        expected, got = [expected], [value]
+    if len(expected) != len(got):
+        return False
+    return all(abs(g - e) <= claim["within"] for g, e in zip(got, expected, strict=True))
+
+
+def settle(name: str, value, scale: str | None = None) -> None:
+    """Set a computed or measured value against the paper's claim `name`, and print the verdict.
+
+    `scale` says at what size a measured claim was measured. AssertionError when the verdict is
+    not the recorded one. ValueError for an unknown claim, or a measured one without its scale.
+    """
+    known = claims()
+    if name not in known:
+        raise ValueError(f"no claim {name!r} in data/paper/claims.yml: {', '.join(known)}")
+    claim = known[name]
+    if claim["kind"] == "cited":
+        raise ValueError(f"claim {name!r} is recorded as cited only, and a cell settles it")
+    if claim["kind"] == "measured" and not scale:
+        raise ValueError(f"claim {name!r} is measured: say at what scale")
+    holds = meets(claim, value)
+    verdict = "holds" if holds else "does not hold"
+    if holds != claim.get("holds", True):
+        raise AssertionError(f"claim {name}: {verdict} with {value}, but recorded is {claim}")
+    print(f"claim {name} ({claim['section']}): {verdict}" + (f", at {scale}" if scale else ""))
 
 
 VERDICT = re.compile(r"^claim (\S+) \(([\d.]+)\): (holds|does not hold)(?:, at (.+))?$", re.M)

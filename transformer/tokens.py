@@ -1,7 +1,8 @@
 # Written from chapters/5-1-data.ipynb by chapters/_book/export.py. Edit the chapter.
-"""Text to token ids and back: byte-pair encoding, one vocabulary for both languages (5.1)."""
+"""Text to token ids and back by byte-pair encoding (paper section 5.1)."""
 
 __all__ = [
+    "OPTIONS",
     "Tokenizer",
     "normalise",
     "train_model",
@@ -18,15 +19,35 @@ from pathlib import Path
 
 
 def normalise(text: str) -> str:
-    """Compose accents (NFC), make every run of white space one space, and strip the ends.
+    """Compose accents (NFC), make runs of white space one space, strip the ends.
 
     U+2581, sentencepiece's own sign for a space, becomes an underscore.
     """
     return " ".join(unicodedata.normalize("NFC", text).replace("\u2581", "_").split())
 
 
+OPTIONS = {
+    "model_type": "bpe",
+    "character_coverage": 1.0,
+    "normalization_rule_name": "identity",  # `normalise` has been there
+    "max_sentence_length": 1 << 30,  # longer lines would be left out without a word
+    "num_threads": 1,  # the number is stored in the model
+    "minloglevel": 2,
+    "pad_id": 0,
+    "bos_id": 1,
+    "eos_id": 2,
+    "unk_id": 3,
+    # Text of these names would be cut out of the training text. No text has two spaces.
+    "pad_piece": "\u2581\u2581pad",
+    "bos_piece": "\u2581\u2581bos",
+    "eos_piece": "\u2581\u2581eos",
+    "unk_piece": "\u2581\u2581unk",
+    "unk_surface": "\u2047",
+}
+
+
 def train_model(lines: Sequence[str], vocab_size: int) -> bytes:
-    """Learn a BPE model with sentencepiece; ValueError when the text has no such vocabulary."""
+    """Learn a sentencepiece model; ValueError when the text has no such vocabulary."""
     import sentencepiece
 
     writer = io.BytesIO()
@@ -34,18 +55,8 @@ def train_model(lines: Sequence[str], vocab_size: int) -> bytes:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
             model_writer=writer,
-            model_type="bpe",
             vocab_size=vocab_size,
-            character_coverage=1.0,
-            normalization_rule_name="identity",  # `normalise` has been there
-            max_sentence_length=1 << 30,  # longer lines would be left out without a word
-            pad_id=0,
-            bos_id=1,
-            eos_id=2,
-            unk_id=3,
-            unk_surface="\u2047",
-            num_threads=1,  # the number is stored in the model
-            minloglevel=2,
+            **OPTIONS,
         )
     except RuntimeError as error:
         largest = re.search(r"value <= (\d+)", str(error))
@@ -54,15 +65,16 @@ def train_model(lines: Sequence[str], vocab_size: int) -> bytes:
             raise
         limit = f"the largest possible is {largest[1]}" if largest else None
         limit = limit or f"its characters alone need {smallest[1]}"
-        raise ValueError(f"this text has no vocabulary of {vocab_size}: {limit}") from error
+        message = f"this text has no vocabulary of {vocab_size}: {limit}"
+        raise ValueError(message) from error
     return writer.getvalue()
 
 
 class Tokenizer:
     """A sentencepiece model with ids for padding, BOS, EOS and the unknown character.
 
-    Both ways it works on normalised text: decode(encode(text)) == normalise(text), where runs of
-    characters that training never saw come back as U+2047.
+    Both ways it works on normalised text: decode(encode(text)) == normalise(text),
+    where runs of characters that training never saw come back as U+2047.
     """
 
     def __init__(self, model: bytes):
@@ -87,12 +99,17 @@ class Tokenizer:
         seed: int = 0,
         max_lines: int = 2_000_000,
     ) -> "Tokenizer":
-        """Learn `vocab_size` pieces from the lines, training text only; save them at `path`.
+        """Learn `vocab_size` pieces from the lines, training text only; save them at
+        `path`.
 
-        Beyond `max_lines` lines, a sample of so many, drawn by `seed`. ValueError when the text
-        offers too few merges for the vocabulary, or has too many different characters.
+        Beyond `max_lines` lines, a sample of so many, drawn by `seed`. ValueError when
+        the text offers too few merges for the vocabulary, or has too many different
+        characters.
         """
-        lines = [line for line in map(normalise, lines) if line]
+        # A line with U+2585, a reserved sign, would be left out without a word.
+        lines = [
+            line for line in (normalise(x).replace("\u2585", "") for x in lines) if line
+        ]
         if not lines:
             raise ValueError("no text to learn a vocabulary from")
         if len(lines) > max_lines:
@@ -123,7 +140,7 @@ class Tokenizer:
         os.replace(temporary, path)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without BOS and EOS; an empty list for an empty text."""
+        """Return the ids of a text, without BOS and EOS; none for an empty text."""
         return self.processor.encode(normalise(text))
 
     def pieces(self, text: str) -> list[str]:
@@ -131,9 +148,12 @@ class Tokenizer:
         return self.processor.encode(normalise(text), out_type=str)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of the ids; padding, BOS and EOS have none. ValueError outside."""
+        """Return the text of ids; padding, BOS and EOS have none. ValueError
+        outside."""
         ids = [int(i) for i in ids]
         for i in ids:
             if not 0 <= i < self.vocab_size:
-                raise ValueError(f"id {i} is outside the vocabulary of {self.vocab_size}")
+                raise ValueError(
+                    f"id {i} is outside the vocabulary of {self.vocab_size}"
+                )
         return self.processor.decode(ids)

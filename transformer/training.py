@@ -201,7 +201,7 @@ def open_run(folder: Path, model: nn.Module, config: TrainingConfig) -> Path | N
         remove_partial(folder)
         found = list_checkpoints(folder)
         stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if found:
+        if found and stored:
             check_same(stored.get("model", {}), model.config, "model", folder)
             check_same(stored.get("training", {}), config, "training", folder)
         stored |= {"model": asdict(model.config), "training": asdict(config)}
@@ -237,7 +237,7 @@ class Run:
 
     def last_good(self) -> str:
         found = list_checkpoints(self.folder)
-        return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
+        return f"last good checkpoint: {found[-1]}" if found else "there is no checkpoint yet"
 
 
 def read_losses(run: Run) -> None:
@@ -288,14 +288,15 @@ def checkpoint(run: Run) -> Path:
 
 
 def write_log(run: Run, scores: dict) -> None:
-    """Append a line: where the run is, its mean losses and speed since the line before, scores."""
+    """Append a line: the progress, mean losses and speed since the line before, and scores."""
     read_losses(run)
     now, before = run.progress, run.logged
+    seconds = max(now.seconds - before.seconds, 1e-9)
     entry = asdict(now) | {
         "lr": run.optimizer.param_groups[0]["lr"],
         "loss": fmean(loss for loss, _ in run.losses),
         "nll": fmean(plain for _, plain in run.losses),
-        "tokens_per_second": (now.tokens - before.tokens) / max(now.seconds - before.seconds, 1e-9),
+        "tokens_per_second": (now.tokens - before.tokens) / seconds,
     }
     clash = sorted(entry.keys() & scores.keys())
     if clash:
@@ -381,23 +382,22 @@ def train(
     evaluate: Callable[[nn.Module], dict] | None = None,
     bar: bool = True,
 ) -> dict:
-    """Train a model in a run's folder until it is finished, out of time or told to stop (section 5).
+    """Train a model in a run's folder until it is done, out of time or told to stop (section 5).
 
     `batches.epoch(n)` yields the batches of epoch n, always the same; `batches.epoch(n, start)`
-    those from number `start` on. A folder that holds a checkpoint is resumed: on a CPU the run
-    ends in the bits it would have had. Ctrl-C or SIGTERM stops after the update at hand, with a
-    checkpoint. `evaluate(model)` returns scores for the log. Seeds torch with `config.seed`.
-    Returns the progress, the reason of the stop and the last checkpoint. ValueError when the
-    folder holds another run, FloatingPointError when the loss is no number any more, OSError
-    when the folder cannot be written.
+    those from number `start` on. A folder that holds a checkpoint is resumed: on a CPU the
+    run ends in the bits it would have had. Ctrl-C or SIGTERM stops after the update at hand,
+    with a checkpoint. `evaluate(model)` returns scores for the log. Seeds torch with
+    `config.seed`. Returns the progress, why it stopped, and the last checkpoint. ValueError
+    when the folder holds another run, FloatingPointError when the loss is no number any
+    more, OSError when the folder cannot be written.
     """
     from tqdm import tqdm
 
     run = Run(model, batches, config, Path(folder))
     shape = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps [{elapsed}{postfix}]"
-    meter = tqdm(
-        total=config.steps, initial=run.progress.step, disable=not bar, bar_format=shape
-    )
+    done = run.progress.step
+    meter = tqdm(total=config.steps, initial=done, disable=not bar, bar_format=shape)
     model.train()
     with meter, stop_signals() as signals:
         reason = reason_to_stop(run, signals)
@@ -407,7 +407,8 @@ def train(
             meter.set_postfix_str(describe(run), refresh=False)
             meter.update()
             after_update(run, evaluate, reason)
-    saved = list_checkpoints(run.folder)
+    saved = [str(path) for path in list_checkpoints(run.folder)[-1:]]
     if reason != "finished":
-        print(f"{reason} after step {run.progress.step}; to be resumed from {saved[-1:]}")
-    return asdict(run.progress) | {"stopped": reason, "checkpoint": str(saved[-1])}
+        what = f"the run resumes from {saved[0]}" if saved else "nothing was saved yet"
+        print(f"{reason} after step {run.progress.step}; {what}")
+    return asdict(run.progress) | {"stopped": reason, "checkpoint": saved[0] if saved else None}

@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 
 from transformer.beam_search import beam_search
+from transformer.checkpoints import load_model
+from transformer.model import Transformer
+from transformer.tokens import Tokenizer
 
 
 def one_line(text: str) -> str:
@@ -53,16 +56,23 @@ class Translator:
     tokens translated at once.
     """
 
-    def __init__(self, model, tokenizer, max_source: int = 1024, max_tokens: int = 2000):
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        max_source: int = 1024,
+        max_tokens: int = 2000,
+    ):
+        for name in ("vocab_size", "pad_id", "bos_id", "eos_id"):
+            ours, theirs = getattr(model.config, name), getattr(tokenizer, name)
+            if ours != theirs:
+                raise ValueError(f"{name} is {theirs} in the tokenizer and {ours} in the model")
         self.model, self.tokenizer = model, tokenizer
         self.max_source, self.max_tokens = max_source, max_tokens
 
     @classmethod
     def load(cls, run_folder: str | Path, device: str | None = None) -> "Translator":
         """The averaged or last model of a run, on the GPU when there is one."""
-        from transformer.checkpoints import load_model
-        from transformer.tokens import Tokenizer
-
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         model = load_model(Path(run_folder)).to(device).eval()
         return cls(model, Tokenizer.load(Path(run_folder) / "tokenizer.model"))
@@ -80,7 +90,9 @@ class Translator:
         ValueError for one string in place of a list, and for a line of more than `max_source`
         tokens. A line break inside a line counts as a space.
         """
-        rows = [self.encode(line, number) for number, line in enumerate(check_lines(lines), 1)]
+        limit = self.source_limit(max_extra)
+        lines = check_lines(lines)
+        rows = [self.encode(line, number, limit) for number, line in enumerate(lines, 1)]
         # Each different source is translated once, in an order the input's does not change.
         found: dict[tuple[int, ...], str] = {(): ""}
         sources = [list(ids) for ids in set(rows) - {()}]
@@ -92,19 +104,25 @@ class Translator:
                 bar.update(len(group))
         return [found[ids] for ids in rows]
 
-    def encode(self, line: str, number: int) -> tuple[int, ...]:
+    def source_limit(self, max_extra: int) -> int:
+        """The longest source that can be translated; learned positions end somewhere."""
+        config = self.model.config
+        if config.positions != "learned":
+            return self.max_source
+        return min(self.max_source, config.max_length - max_extra)
+
+    def encode(self, line: str, number: int, limit: int) -> tuple[int, ...]:
         """Token ids with EOS, none at all for an empty line."""
         ids = self.tokenizer.encode(one_line(line))
         if not ids:
             return ()
-        if len(ids) + 1 > self.max_source:
-            length = len(ids) + 1
-            raise ValueError(f"line {number} has {length} tokens, the limit is {self.max_source}")
-        return (*ids, self.model.config.eos_id)
+        if len(ids) + 1 > limit:
+            raise ValueError(f"line {number} has {len(ids) + 1} tokens, the limit is {limit}")
+        return (*ids, self.tokenizer.eos_id)
 
     def decode(self, tokens: tuple[int, ...]) -> str:
         """Text of a hypothesis, on one line."""
-        eos_id = self.model.config.eos_id
+        eos_id = self.tokenizer.eos_id
         return one_line(self.tokenizer.decode([token for token in tokens if token != eos_id]))
 
     def pad(self, group: list[list[int]]) -> Tensor:
