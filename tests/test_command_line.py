@@ -1,7 +1,7 @@
 """The command line: the whole way on a tiny corpus, resumption, and what it says to bad input."""
 
+import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from transformer.__main__ import main, parse_changes, reproduce, run_name  # noqa: F401
+from transformer.__main__ import main, parse_changes, run_name
 from transformer.grammar import generate
 from transformer.results import ROOT
 
@@ -85,7 +85,7 @@ def test_translate_of_nothing_is_nothing(run, tmp_path, capfdbinary):
 )
 def test_bad_input_is_named_and_ends_with_code_2(words, culprit, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.stdin", open(os.devnull, encoding="utf-8"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     if words[0] == "prepare":
         words = [*words, "--run", str(tmp_path / "run")]
     assert main(words) == 2

@@ -14,6 +14,6 @@ __all__ = [
     "schedule",
 ]
 
-from transformer import attention, beam_search, encoding, loss, masks, schedule
-from transformer.model import PRESETS, Transformer, TransformerConfig
-from transformer.translator import Translator
+from transformer import attention, beam_search, encoding, loss, masks, schedule  # noqa: F401
+from transformer.model import PRESETS, Transformer, TransformerConfig  # noqa: F401
+from transformer.translator import Translator  # noqa: F401

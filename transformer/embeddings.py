@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 
 class Embeddings(nn.Module):
-    """One (V, D) matrix for both ends: ids become vectors, vectors become logits (section 3.4).
+    """One (V, D) matrix: ids become vectors, and vectors become logits (section 3.4).
 
-    Its entries start normal with standard deviation d_model^-0.5, as in tensor2tensor v1.0.3.
-    ValueError when vocab_size or d_model is below 1.
+    Its entries start normal, with standard deviation d_model^-0.5 as in tensor2tensor
+    v1.0.3. ValueError when vocab_size or d_model is below 1.
     """
 
     def __init__(self, vocab_size: int, d_model: int):

@@ -22,16 +22,16 @@ def check_size(length: int, d_model: int) -> None:
 
 
 def angles(length: int, exponents: Tensor) -> Tensor:
-    """pos / 10000^exponent for pos = 0 .. length - 1, one column an exponent, in float64."""
+    """pos / 10000^exponent, one row a position, one column an exponent, in float64."""
     positions = torch.arange(length, dtype=torch.float64, device="cpu")
     return positions[:, None] / 10000**exponents
 
 
 def sinusoidal_encoding(length: int, d_model: int) -> Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same (section 3.5).
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same.
 
-    Returns (length, d_model) in fp32, row 0 first. ValueError for an odd d_model or a negative
-    length.
+    Section 3.5. Returns (length, d_model) in fp32. ValueError for an odd d_model or a
+    negative length.
     """
     check_size(length, d_model)
     exponents = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model
@@ -40,9 +40,9 @@ def sinusoidal_encoding(length: int, d_model: int) -> Tensor:
 
 
 def concatenated_encoding(length: int, d_model: int) -> Tensor:
-    """The encoding of tensor2tensor v1.0.3: all sines, then all cosines, exponent i / (d/2 - 1).
+    """What tensor2tensor v1.0.3 ran: all sines, then all cosines, exponent i / (d/2 - 1).
 
-    Shapes and errors as in `sinusoidal_encoding`; section 3.5 prints the other order.
+    Shapes and errors as in `sinusoidal_encoding`; section 3.5 prints another formula.
     """
     check_size(length, d_model)
     exponents = torch.linspace(0, 1, d_model // 2, dtype=torch.float64, device="cpu")
@@ -56,9 +56,9 @@ KINDS = ("sinusoidal", "concatenated", "learned")
 class PositionalEncoding(nn.Module):
     """Adds to each vector the encoding of its position (section 3.5).
 
-    `kind` is one of KINDS. Sinusoids grow on demand. A learned table has max_length rows and no
-    more: ValueError names both lengths. ValueError for an unknown kind, an odd d_model under
-    sinusoids, or a max_length below 1.
+    `kind` is one of KINDS. Sinusoids grow on demand. A learned table has max_length rows
+    and no more: ValueError names both lengths. ValueError for an unknown kind, an odd
+    d_model under sinusoids, or a max_length below 1.
     """
 
     def __init__(self, d_model: int, kind: str = "sinusoidal", max_length: int = 1024):
@@ -85,7 +85,7 @@ class PositionalEncoding(nn.Module):
         end, limit = start + x.size(1), self.table.size(0)
         if end > limit:
             if self.kind == "learned":
-                raise ValueError(f"no vector beyond position {limit}: {end} asked for, {limit} learned")
+                raise ValueError(f"{end} positions asked for, {limit} learned: no vector beyond")
             self.table = self.compute(max(end, 2 * limit))
         if self.table.device != x.device:
             self.table = self.table.to(x.device)

@@ -6,7 +6,6 @@ figure measured go to the JSON file. `--rehearse` runs the same code small on a 
 
 import argparse
 import contextlib
-import json
 import tempfile
 import time
 import traceback
