@@ -12,7 +12,7 @@ RUN    := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 BOOK   := $(VENV)/bin/jupyter-book build . -W -n --all --keep-going
 
-.PHONY: help setup reproduce test book check export execute lab again
+.PHONY: help setup reproduce test book check export execute reference lab again
 
 help:
 	@echo "make reproduce                  train, translate, score, fill the tables, render your own book"
@@ -25,6 +25,7 @@ help:
 	@echo "make export                     write transformer/ from the chapters"
 	@echo "make execute                    export, run the chapters, store their outputs"
 	@echo "make execute CHAPTERS='3-2-attention index'"
+	@echo "make reference FROM=data/runs/X   make a run of yours a reference run, execute all chapters"
 	@echo "make check                      the quick checks alone: export drift and ruff"
 	@echo ""
 	@echo "make TORCH= ...                 leave the torch alone that .venv holds already"
@@ -48,6 +49,13 @@ export: $(READY)
 
 execute: export
 	$(RUN) chapters/_book/execute.py $(CHAPTERS)
+
+# A run of yours becomes a reference run, and every chapter is run again with it.
+reference: $(READY)
+	@test -n "$(FROM)" || { echo "name the run's folder: make reference FROM=data/runs/NAME"; exit 2; }
+	$(RUN) -m transformer tables --store "$(FROM)"
+	$(MAKE) execute
+	$(RUN) -m transformer tables --readme
 
 lab: $(READY)
 	$(RUN) -m jupyter lab chapters

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -181,6 +182,10 @@ def test_pronouns_go_to_the_front_of_the_middle_field():
     )
     assert pair("give", agent=I, goal=np("man"), theme=np("book"), **adverbs)[1] == (
         "Ich habe gestern dem Mann das Buch gegeben."
+    )
+    assert pair("give", agent=I, goal=np("man"), theme=it("watch")) == (
+        "I gave it to the man.",
+        "Ich habe sie dem Mann gegeben.",
     )
     assert pair("explain", agent=I, goal=np("man"), theme=it("exercise")) == (
         "I explained it to the man.",
@@ -407,15 +412,35 @@ def test_a_reflexive_agrees_with_its_subject(subject, present, perfect):
     "verb, roles, english, german",
     [
         ("go", {"goal": np("park")}, "Anna went to the park.", "Anna ist in den Park gegangen."),
-        ("move", {"goal": Phrase("Berlin")}, "Anna moved to Berlin.", "Anna ist nach Berlin umgezogen."),
+        (
+            "move",
+            {"goal": Phrase("Berlin")},
+            "Anna moved to Berlin.",
+            "Anna ist nach Berlin umgezogen.",
+        ),
         ("get-up", {}, "Anna got up.", "Anna ist aufgestanden."),
         ("thank", {"theme": np("boy")}, "Anna thanked the boy.", "Anna hat dem Jungen gedankt."),
-        ("translate", {"theme": np("letter")}, "Anna translated the letter.", "Anna hat den Brief übersetzt."),
+        (
+            "translate",
+            {"theme": np("letter")},
+            "Anna translated the letter.",
+            "Anna hat den Brief übersetzt.",
+        ),
         ("repair", {"theme": np("car")}, "Anna repaired the car.", "Anna hat das Auto repariert."),
-        ("search", {"theme": np("key")}, "Anna looked for the key.", "Anna hat den Schlüssel gesucht."),
-        ("visit", {"theme": np("brother", "her")}, "Anna visited her brother.", "Anna hat ihren Bruder besucht."),
+        (
+            "search",
+            {"theme": np("key")},
+            "Anna looked for the key.",
+            "Anna hat den Schlüssel gesucht.",
+        ),
+        (
+            "visit",
+            {"theme": np("brother", "her")},
+            "Anna visited her brother.",
+            "Anna hat ihren Bruder besucht.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_perfect_has_its_participle_and_auxiliary(verb, roles, english, german):
     assert pair(verb, agent=ANNA, **roles) == (english, german)
 
@@ -517,7 +542,9 @@ def test_clauses_are_joined_with_and_and_but():
     assert said.english == "Anna opened the door and turned on the lamp."
     assert said.german == "Anna hat die Tür geöffnet und die Lampe eingeschaltet."
     up = Clause("get-up", {"agent": ANNA})
-    said = example(Coordination("and", up, Clause("eat", lamp.roles | {"theme": np("apple", "a")}, "shared")))
+    said = example(
+        Coordination("and", up, Clause("eat", lamp.roles | {"theme": np("apple", "a")}, "shared"))
+    )
     assert said.english == "Anna got up and ate an apple."
     assert said.german == "Anna ist aufgestanden und hat einen Apfel gegessen."
     buy = Clause("buy", {"agent": ANNA, "theme": np("lamp")})
@@ -657,18 +684,24 @@ def test_a_seed_says_everything_and_a_longer_corpus_only_adds(corpus):
     assert generate("test", 20, seed=2) != generate("test", 20, seed=3)
 
 
+ALONE = """
+import sys, types
+package = types.ModuleType("transformer")  # the module needs no other, torch least of all
+package.__file__, package.__path__ = sys.argv[1] + "/__init__.py", [sys.argv[1]]
+sys.modules["transformer"] = package
+from transformer.grammar import generate
+assert "torch" not in sys.modules
+sys.stdout.buffer.write(repr(generate("dev", 40)).encode("utf-8"))
+"""
+
+
 def test_another_process_with_another_hash_seed_draws_the_same_corpus():
-    code = "from transformer.grammar import generate; print(repr(generate('dev', 40)))"
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1", "77")
-    }
-    assert printed == {(repr(generate("dev", 40)) + os.linesep).encode()}
+    folder = str(Path(grammar.__file__).parent)
+    for seed in ("0", "77"):
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", ALONE, folder]
+        run = subprocess.run(command, env=environment, capture_output=True, check=True)
+        assert run.stdout.decode("utf-8") == repr(generate("dev", 40))
 
 
 def test_splits_share_no_sentence_and_no_sentence_comes_twice(corpus):
@@ -682,7 +715,10 @@ def test_splits_share_no_sentence_and_no_sentence_comes_twice(corpus):
 def test_words_with_a_form_in_common_are_senses_of_one_concept():
     # The split is decided by concepts: a homograph under two names could leak.
     for file in ("nouns", "adjectives", "verbs"):
-        for language, parts in [("en", ("base", "sg", "particle")), ("de", ("prefix", "base", "sg"))]:
+        for language, parts in [
+            ("en", ("base", "sg", "particle")),
+            ("de", ("prefix", "base", "sg")),
+        ]:
             owner = {}
             for name, entry in lexicon(file).items():
                 lemma = tuple(entry[language].get(part) for part in parts)
@@ -720,7 +756,7 @@ def test_every_slot_of_every_rule_is_one_that_a_language_fills():
     for language in ("en", "de"):
         text = " ".join(rule.get(language, "") for rule in rules.values())
         wanted = set(re.findall(r"(?<![(\w$])[a-z_]+", text))
-        for _ in range(6000):
+        for _ in range(3000):
             derivation = derive(sampler)
             nodes = [derivation] if derivation else []
             while nodes:
@@ -738,7 +774,9 @@ def test_every_slot_of_every_rule_is_one_that_a_language_fills():
 
 def test_concepts_leave_out_names_and_forms():
     first = Clause("put.lay", {"agent": ANNA, "theme": np("book", "the", "old")})
-    second = Clause("put.lay", {"agent": I, "theme": np("book", "a", "old", number="pl")}, tense="future")
+    second = Clause(
+        "put.lay", {"agent": I, "theme": np("book", "a", "old", number="pl")}, tense="future"
+    )
     assert concepts(first) == concepts(second) == {"put", "book", "old"}
 
 
@@ -783,4 +821,4 @@ def test_lexicon_entries_have_both_languages():
 def test_the_corpus_is_the_one_the_results_were_made_with():
     # Changes on purpose change this line, and every result on the embedded corpus with it.
     text = json.dumps([[p.english, p.german, p.alignment] for p in generate("test", 100)])
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "0" * 16
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "885b05761dd2e626"

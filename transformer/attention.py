@@ -116,7 +116,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(
         self, d_model: int, heads: int, d_k: int | None = None, d_v: int | None = None,
         bias: bool = True, dropout: float = 0.0,
-    ):  # fmt: skip
+    ):
         super().__init__()
         d_k, d_v = head_sizes(d_model, heads, d_k, d_v)
         self.heads, self.dropout = heads, dropout
@@ -128,7 +128,7 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, query: Tensor, memory: Tensor, mask: Tensor | None = None,
         need_weights: bool = False, cache: KeyValueCache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor | None]:
         """Queries from `query` (B, T, D), keys and values from `memory` (B, S, D).
 
         mask boolean, True = may attend, broadcastable to (B, H, T, S). Returns the output

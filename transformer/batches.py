@@ -20,9 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Pair = tuple[
-    list[int], list[int]
-]  # token ids of source and target, without BOS and EOS
+# Token ids of source and target, without BOS and EOS.
+Pair = tuple[list[int], list[int]]
 
 
 class Batch(NamedTuple):
@@ -64,8 +63,7 @@ def collate(
 
 
 class Pool(NamedTuple):
-    """Pairs of one shape, by number; an epoch shuffles them and cuts `rows` at a
-    time."""
+    """Pairs of one shape, by number; an epoch deals them out, `rows` to a batch."""
 
     members: list[int]
     rows: int
@@ -108,9 +106,8 @@ def cut_pools(
             source, target = wider
             end += 1
         rows = min(max_tokens // max(source, target), end - start)
-        if end < len(
-            order
-        ):  # what does not fill a row of each batch goes to the next pool
+        # What does not fill a row of each batch goes to the next pool.
+        if end < len(order):
             rows = (end - start) // batches
             end = start + rows * batches
         members = list(order[start:end])

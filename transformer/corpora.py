@@ -137,20 +137,17 @@ def fetch_file(
     import pooch
 
     folder = Path(folder or ROOT / "data/cache") / corpus
-    failures = [
-        f"{name} of {corpus} could not be fetched; put it in a folder and name that by"
-    ]
-    failures[0] += " `mirror` or TRANSFORMER_MIRROR"
+    advice = "put it in a folder, and name that by `mirror` or TRANSFORMER_MIRROR"
+    failures = [f"{name} of {corpus} could not be fetched; {advice}"]
     for address in entry["addresses"]:
         url = address + name
         try:
-            return Path(
-                pooch.retrieve(url, f"sha256:{wanted}", name, folder, progressbar=True)
+            path = pooch.retrieve(
+                url, f"sha256:{wanted}", name, folder, progressbar=True
             )
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # no network, no such page, another checksum
+            return Path(path)
+        # No network, no such page, another checksum.
+        except (OSError, ValueError) as error:
             failures.append(f"{url}: {error}")
     raise ConnectionError("\n".join(failures))
 

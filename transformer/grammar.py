@@ -47,6 +47,7 @@ __all__ = [
     "detokenised",
     "draw_adverbs",
     "draw_and",
+    "draw_and_it",
     "draw_asked",
     "draw_but",
     "draw_clause",
@@ -54,6 +55,7 @@ __all__ = [
     "draw_description",
     "draw_determiner",
     "draw_existence",
+    "draw_extra",
     "draw_infinitive",
     "draw_meanwhile",
     "draw_other",
@@ -86,6 +88,7 @@ __all__ = [
     "english_verb",
     "example",
     "fill",
+    "fits",
     "fixed",
     "frame",
     "gender_of",
@@ -108,6 +111,7 @@ __all__ = [
     "has_slot",
     "heads",
     "is_indefinite",
+    "is_pronoun",
     "joined",
     "joined_about",
     "joint_slots",
@@ -124,6 +128,7 @@ __all__ = [
     "slot_of",
     "split_of",
     "template",
+    "two_routines",
     "verbs_of",
     "with_relative",
     "word_by_word",
@@ -459,6 +464,12 @@ def english_pp(marker: str, phrase: Phrase, stranded: bool) -> Tree:
     return Tree("PP", (*heads, *([] if stranded else [english_phrase(phrase)])))
 
 
+def is_pronoun(clause: Clause, role: str) -> bool:
+    """Return whether a personal pronoun fills a role and stands in its place."""
+    named = role in clause.roles and role != clause.gap
+    return named and clause.roles[role].noun in lexicon("closed")["pronouns"]
+
+
 def english_objects(clause: Clause, objects: dict[str, str]) -> dict[str, list]:
     """Return the slots of all roles but the subject, and of the verb's particle."""
     slots: dict[str, list] = {}
@@ -467,12 +478,15 @@ def english_objects(clause: Clause, objects: dict[str, str]) -> dict[str, list]:
         phrase = clause.roles[role]
         if marker:
             slots[slot_of(role)] = [english_pp(marker, phrase, role == clause.gap)]
+        elif (
+            plain[1:] == ["theme"] and role == plain[0] and is_pronoun(clause, "theme")
+        ):
+            slots["oblique"] = [english_pp("to", phrase, False)]  # gives it to Anna
         elif role != clause.gap:
             slot = "indirect" if len(plain) == 2 and role == plain[0] else "direct"
             slots[slot] = [english_phrase(phrase)]
     if particle := lexicon("verbs")[clause.verb]["en"].get("particle"):
-        theme = clause.roles.get("theme")
-        late = theme is not None and theme.noun in lexicon("closed")["pronouns"]
+        late = is_pronoun(clause, "theme")  # turns it on
         word = Word("RP", particle, links(clause, "verb"))
         slots["particle_late" if late else "particle"] = [Tree("PRT", (word,))]
     return slots
@@ -655,10 +669,10 @@ def german_pp(marker: str, phrase: Phrase) -> Tree:
         )
     inner = german_phrase(phrase, case)
     first, *others = inner.children
-    if isinstance(first, Word) and first.tag == "ART":
-        if joint := CONTRACTIONS.get(f"{preposition} {first.form}"):
-            head = Word("APPRART", joint, key | first.links)
-            return Tree("PP", (head, Tree("NP", tuple(others))))
+    article = first.form if isinstance(first, Word) and first.tag == "ART" else ""
+    if joint := CONTRACTIONS.get(f"{preposition} {article}"):
+        head = Word("APPRART", joint, key | first.links)
+        return Tree("PP", (head, Tree("NP", tuple(others))))
     return Tree("PP", (Word("APPR", preposition, key), inner))
 
 
@@ -954,9 +968,9 @@ class Sampler:
         for option, weight in weights.items():
             point -= weight
             if point < 0:
-                break
-        self.surprise += math.log(total / weight)
-        return option
+                self.surprise += math.log(total / weight)
+                return option
+        return self.weighted(weights)  # rounding has left the point beyond the end
 
     def pick(self, options: Iterable):
         """Return one of the options, each as often as the others."""
@@ -984,15 +998,20 @@ def nouns_of(classes: str) -> tuple[str, ...]:
 @functools.cache
 def adjectives_of(noun: str, use: str) -> tuple[str, ...]:
     """Return the adjectives that stand before a noun ("of") or after "be" ("be")."""
-    adjectives = lexicon("adjectives").items()
-    return tuple(name for name, entry in adjectives if noun in nouns_of(entry[use]))
+    return tuple(
+        name
+        for name, entry in lexicon("adjectives").items()
+        if noun in nouns_of(entry[use]) and noun not in entry.get("never", "").split()
+    )
 
 
 @functools.cache
-def adverbs_of(slot: str, tense: str) -> tuple[str, ...]:
-    """Return the adverbs of a slot that go with a tense."""
+def adverbs_of(slot: str, tense: str, verb: str) -> tuple[str, ...]:
+    """Return the adverbs of a slot that go with a tense and a verb."""
+    long = "long" in lexicon("verbs")[verb]  # last year one moves, but does not get up
     adverbs = lexicon("adverbs").items()
-    return tuple(n for n, e in adverbs if (e["slot"], e.get("tense")) == (slot, tense))
+    fitting = [(name, e) for name, e in adverbs if long or "long" not in e]
+    return tuple(n for n, e in fitting if (e["slot"], e.get("tense")) == (slot, tense))
 
 
 @functools.cache
@@ -1057,10 +1076,8 @@ def draw_determiner(
         return owner, ""
     if own and s.chance(0.06):
         return "", s.pick(nouns_of("name"))
-    if noun in nouns_of("mass pair"):
-        kind = {"known": "place"}.get(
-            kind, "mass" if noun in nouns_of("mass") else "pair"
-        )
+    if noun in nouns_of("mass pair") and kind != "known":
+        kind = "mass" if noun in nouns_of("mass") else "pair"
     elif number == "pl" and kind != "known":
         kind = "bare" if noun in nouns_of(BARE) and kind == "thing" else "plural"
     return s.weighted(DETERMINERS[kind]), ""
@@ -1208,7 +1225,22 @@ def draw_adverbs(s: Sampler, verb: str, tense: str, modal: str) -> tuple[str, ..
     if state or modal or not s.chance(ADVERBS[tense]):
         return ()
     slots = {"perfect": ["already"], "present": ["time", "often"]}.get(tense, ["time"])
-    return (s.pick(adverbs_of(s.pick(slots), tense)),)
+    return (s.pick(adverbs_of(s.pick(slots), tense, verb)),)
+
+
+def fits(phrase: Phrase, classes: str) -> bool:
+    """Return whether what a phrase speaks of is in one of these classes."""
+    noun = phrase.antecedent or phrase.noun
+    person = noun in PRONOUNS or noun in nouns_of("name")
+    return "person" in classes.split() if person else noun in nouns_of(classes)
+
+
+def draw_extra(s: Sampler, verb: str, tense: str) -> str:
+    """Draw an adverb of manner or an adjunct's role, or "" for neither."""
+    entry = lexicon("verbs")[verb]
+    manner = entry.get("how", []) if tense != "perfect" else []
+    extras = [*manner, *entry.get("optional", ())]
+    return s.pick(extras) if extras and s.chance(0.35) else ""
 
 
 def draw_clause(
@@ -1218,6 +1250,8 @@ def draw_clause(
     verb = verb or s.pick(verbs_of(""))
     entry = lexicon("verbs")[verb]
     roles, adverbs = dict(given), []
+    if not all(fits(phrase, entry["roles"].get(r, "")) for r, phrase in given.items()):
+        raise Discard
     for role in entry["roles"]:
         if role in entry.get("instead", {}) and s.chance(0.5):
             adverbs.append(s.pick(entry["instead"][role]))
@@ -1226,12 +1260,13 @@ def draw_clause(
     tense, modal = draw_tense(s, verb, tense)
     if not plain:
         adverbs += draw_adverbs(s, verb, tense, modal)
-        extras = [*entry.get("how", ()), *entry.get("optional", ())]
-        extra = s.pick(extras) if extras and s.chance(0.35) else ""
+        extra = draw_extra(s, verb, tense)
         if extra in entry.get("optional", ()):
             roles[extra] = draw_role(s, verb, extra, roles.get("agent"))
         elif extra:
             adverbs.append(extra)
+    if {phrase.owner for phrase in roles.values()} & {p.noun for p in roles.values()}:
+        raise Discard
     return Clause(verb, roles, tense=tense, modal=modal, adverbs=tuple(adverbs))
 
 
@@ -1343,17 +1378,18 @@ def draw_description(s: Sampler) -> Clause:
 def draw_passive(s: Sampler) -> Clause:
     """Draw what was done, or has to be."""
     verb = s.pick(verbs_of("passive"))
-    modal = s.weighted({"": 3, "must": 1, "can": 0.5, "should": 0.5})
-    classes = s.pick(lexicon("verbs")[verb]["roles"]["theme"].split())
+    entry = lexicon("verbs")[verb]
+    modals = {} if "creates" in entry else {"must": 1, "can": 0.5, "should": 0.5}
+    modal = s.weighted({"": 3} | modals)
+    classes = s.pick(entry["roles"]["theme"].split())
     roles = {"theme": draw_phrase(s, classes, "thing" if s.chance(0.5) else "known")}
-    adverbs = ()
     if not modal and s.chance(0.7):
         roles["agent"] = draw_subject(s)
-        if roles["agent"].noun in PRONOUNS:
-            raise Discard
+    if "agent" in roles and roles["agent"].noun in PRONOUNS:
+        raise Discard
+    tense, adverbs = "present" if modal else "past", ()
     if not modal and s.chance(0.4):
-        adverbs = (s.pick(adverbs_of("time", "past")),)
-    tense = "present" if modal else "past"
+        adverbs = (s.pick(adverbs_of("time", "past", verb)),)
     clause = Clause(
         verb, roles, "statement", tense, modal, True, adverbs=adverbs, mark="."
     )
@@ -1424,17 +1460,25 @@ def draw_reason(s: Sampler) -> Clause:
     return joined_about(main, role, conjunction, reason, s.chance(0.4))
 
 
+def two_routines(s: Sampler) -> tuple[str, str]:
+    """Draw two everyday verbs in the order of the events; nobody gets up late."""
+    first = s.pick(verbs_of("routine"))
+    others = (verb for verb in verbs_of("routine") if verb not in (first, "get-up"))
+    return first, s.pick(others)
+
+
 def draw_sequence(s: Sampler) -> Clause:
     """Draw two things that somebody did one after the other."""
-    conjunction = s.pick(["before", "after"])
-    main = draw_clause(s, s.pick(verbs_of("routine")), "past", plain=True)
-    tense = {"before": "past", "after": "pluperfect"}[conjunction]
-    verb = s.pick(verb for verb in verbs_of("routine") if verb != main.verb)
-    sub = draw_clause(
-        s, verb, tense, plain=True, agent=pronoun_for(main.roles["agent"])
-    )
-    first = conjunction == "after" or s.chance(0.4)
-    return joined_about(main, "agent", conjunction, sub, first)
+    first, second = two_routines(s)
+    if s.chance(0.5):
+        main = draw_clause(s, first, "past", plain=True)
+        agent = pronoun_for(main.roles["agent"])
+        sub = draw_clause(s, second, "past", plain=True, agent=agent)
+        return joined_about(main, "agent", "before", sub, s.chance(0.4))
+    main = draw_clause(s, second, "past", plain=True)
+    agent = pronoun_for(main.roles["agent"])
+    sub = draw_clause(s, first, "pluperfect", plain=True, agent=agent)
+    return joined_about(main, "agent", "after", sub, True)
 
 
 def draw_meanwhile(s: Sampler) -> Clause:
@@ -1549,7 +1593,10 @@ def draw_relative(s: Sampler) -> Clause:
         if noun.noun in nouns_of("person") and s.chance(0.5):
             clause = draw_clause(s, plain=True, agent=noun)
         subject = with_relative(s, noun)
-        if heads(subject.relative) & heads(clause):
+        if (
+            heads(subject.relative) & heads(clause)
+            or subject.relative.verb == clause.verb
+        ):
             raise Discard
         return replace(clause, roles=clause.roles | {"agent": subject}, mark=".")
     clause = draw_clause(s, plain=True)
@@ -1557,7 +1604,8 @@ def draw_relative(s: Sampler) -> Clause:
     if set(clause.roles) != {"agent", "theme"} or theme.noun not in nouns_of(RELATIVE):
         raise Discard
     theme = with_relative(s, theme)
-    if clause.roles["agent"].noun in heads(theme.relative):
+    agent = clause.roles["agent"].noun
+    if agent in heads(theme.relative) or theme.relative.verb == clause.verb:
         raise Discard
     return replace(clause, roles=clause.roles | {"theme": theme}, mark=".")
 
@@ -1583,25 +1631,32 @@ def draw_but(s: Sampler) -> Coordination:
 
 
 def draw_and(s: Sampler) -> Coordination:
-    """Draw two things done: to one thing by two people, or by one person."""
-    one = s.chance(0.5)
-    verbs = verbs_of("routine" if one else "", "past")
-    first = draw_clause(s, s.pick(verbs), "past", plain=True)
-    verb = s.pick(verb for verb in verbs if verb != first.verb)
-    agent, entry = first.roles["agent"], lexicon("verbs")[first.verb]
-    if one:
-        verbs = [lexicon("verbs")[name]["de"] for name in (first.verb, verb)]
-        same = verbs[0].get("auxiliary") == verbs[1].get("auxiliary")
-        second = draw_clause(s, verb, "past", plain=True, agent=agent)
-        return Coordination(
-            "and", first, replace(second, rule="elided" if same else "shared")
-        )
+    """Draw two things that one person did; German says a common auxiliary once."""
+    verbs = two_routines(s)
+    first = draw_clause(s, verbs[0], "past", plain=True)
+    agent = first.roles["agent"]
+    second = draw_clause(s, verbs[1], "past", plain=True, agent=agent)
+    german = [lexicon("verbs")[verb]["de"] for verb in verbs]
+    same = german[0].get("auxiliary") == german[1].get("auxiliary")
+    rule = "elided" if same else "shared"
+    return Coordination("and", first, replace(second, rule=rule))
+
+
+def draw_and_it(s: Sampler) -> Coordination:
+    """Draw two things that two people did to one thing, named once."""
+    first = draw_clause(s, s.pick(verbs_of("", "past")), "past", plain=True)
     theme = first.roles.get("theme")
-    fitting = nouns_of(lexicon("verbs")[verb]["roles"].get("theme", ""))
-    if theme is None or "consumes" in entry or theme.noun not in fitting:
+    if theme is None or "consumes" in lexicon("verbs")[first.verb]:
         raise Discard
+    verb = s.pick(
+        verb
+        for verb in verbs_of("", "past")
+        if fits(theme, lexicon("verbs")[verb]["roles"].get("theme", ""))
+        and verb != first.verb
+    )
     second = draw_clause(s, verb, "past", plain=True, theme=pronoun_for(theme))
-    if second.roles["agent"].noun in (agent.noun, theme.noun, "he", "she", "they"):
+    others = {*heads(first), "he", "she", "they"}
+    if second.roles["agent"].noun in others:
         raise Discard
     return Coordination("and", first, second)
 
@@ -1619,10 +1674,11 @@ KINDS = {
     draw_condition: 5,
     draw_that: 7,
     draw_infinitive: 5,
-    draw_purpose: 4,
+    draw_purpose: 9,
     draw_relative: 9,
     draw_but: 7,
-    draw_and: 8,
+    draw_and: 4,
+    draw_and_it: 7,
 }
 
 

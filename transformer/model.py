@@ -1,5 +1,5 @@
 # Written from chapters/3-6-model.ipynb by chapters/_book/export.py. Edit the chapter.
-"""The Transformer: configuration, presets, weights at the start (paper sections 3 and 6.2)."""
+"""The Transformer: configuration, presets, first weights (paper sections 3, 6.2)."""
 
 __all__ = [
     "DecoderCache",
@@ -31,7 +31,7 @@ from transformer.stacks import NORMS, Decoder, DecoderLayer, Encoder, EncoderLay
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The shape of a model. The defaults are the paper's base model (Table 3, first row).
+    """The shape of a model. The defaults are the paper's base (Table 3, first row).
 
     ValueError names the field and the value that do not fit.
     """
@@ -44,24 +44,25 @@ class TransformerConfig:
     d_k: int | None = None  # d_model / heads
     d_v: int | None = None  # d_model / heads
     dropout: float = 0.1
-    attention_dropout: float = 0.0  # on the attention weights: tuned for parsing (section 6.3)
+    attention_dropout: float = 0.0  # on the weights; tuned for parsing (section 6.3)
     pad_id: int = 0
     bos_id: int = 1
     eos_id: int = 2
 
     norm: str = "post"  # "pre": later tensor2tensor
-    positions: str = "sinusoidal"  # "concatenated": tensor2tensor v1.0.3; "learned": row (E)
+    positions: str = "sinusoidal"  # "concatenated": v1.0.3; "learned": row (E)
     max_length: int = 1024  # binds learned positions alone, sinusoids grow
     tied: bool = True  # False: tensor2tensor's English-French big model
     attention_bias: bool = True  # False: tensor2tensor from November 2017
-    target_space: int = 0  # 32: rows of an embedding of the task in tensor2tensor v1.0.3
+    target_space: int = 0  # 32: rows of v1.0.3's embedding of the task
 
     def __post_init__(self):
         for name in ("d_k", "d_v"):
             if getattr(self, name) is None:
-                if self.heads > 0 and self.d_model % self.heads:
-                    raise ValueError(f"heads {self.heads} do not divide d_model {self.d_model}")
-                object.__setattr__(self, name, self.d_model // max(self.heads, 1))
+                d_model, heads = self.d_model, self.heads
+                if heads > 0 and d_model % heads:
+                    raise ValueError(f"heads {heads} do not divide d_model {d_model}")
+                object.__setattr__(self, name, d_model // max(heads, 1))
         check_config(self)
 
     @classmethod
@@ -73,8 +74,9 @@ class TransformerConfig:
 
 
 def check_config(c: TransformerConfig) -> None:
-    """ValueError for a field that no model can have; the message names field and value."""
-    for name in ("vocab_size", "layers", "d_model", "d_ff", "heads", "d_k", "d_v", "max_length"):
+    """ValueError for what no model can have; the message names field and value."""
+    sizes = ("vocab_size", "layers", "d_model", "d_ff", "heads", "d_k", "d_v")
+    for name in (*sizes, "max_length"):
         if getattr(c, name) < 1:
             raise ValueError(f"{name} must be at least 1, not {getattr(c, name)}")
     if c.d_model % 2 and c.positions != "learned":
@@ -85,7 +87,8 @@ def check_config(c: TransformerConfig) -> None:
     ids = {name: getattr(c, name) for name in ("pad_id", "bos_id", "eos_id")}
     for name, value in ids.items():
         if not 0 <= value < c.vocab_size:
-            raise ValueError(f"{name} {value} is outside the vocabulary of {c.vocab_size}")
+            limit = c.vocab_size
+            raise ValueError(f"{name} {value} is outside the vocabulary of {limit}")
     if len(set(ids.values())) < 3:
         raise ValueError(f"pad_id, bos_id and eos_id must differ, not {ids}")
     if c.norm not in NORMS:
@@ -117,8 +120,10 @@ PRESETS = {
     "D-smoothing0.2": {},
     "E-learned": {"positions": "learned"},
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
-    # Section 6.3 gives layers and d_model; the rest is big's, the vocabulary that of WSJ alone.
-    "parsing": {"layers": 4, "d_model": 1024, "d_ff": 4096, "heads": 16, "vocab_size": 16000},
+    # Section 6.3 gives layers, width and vocabulary (WSJ alone); the rest is big's.
+    "parsing": {
+        "layers": 4, "d_model": 1024, "d_ff": 4096, "heads": 16, "vocab_size": 16000,
+    },
     # Multi30k and the embedded corpus on two CPU cores.
     "small": {"layers": 4, "d_model": 128, "d_ff": 256, "heads": 4, "vocab_size": 4000},
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 256, "heads": 4, "vocab_size": 1000},
@@ -126,7 +131,7 @@ PRESETS = {
 
 
 class DecoderCache:
-    """What step-by-step decoding has already computed, for every layer of the decoder."""
+    """What step-by-step decoding has already computed, for every decoder layer."""
 
     def __init__(self, layers: int):
         self.tokens: Tensor | None = None
@@ -139,7 +144,9 @@ class DecoderCache:
 
     def extend(self, tokens: Tensor) -> Tensor:
         """Add (B, T) new tokens and return all (B, length) of them."""
-        self.tokens = tokens if self.tokens is None else torch.cat([self.tokens, tokens], dim=1)
+        if self.tokens is not None:
+            tokens = torch.cat([self.tokens, tokens], dim=1)
+        self.tokens = tokens
         return self.tokens
 
     def select(self, rows: Tensor) -> None:
@@ -162,18 +169,21 @@ class Transformer(nn.Module):
         self.config = c = config
         self.source_embeddings = Embeddings(c.vocab_size, c.d_model)
         # Tied, the three are one module: one tensor to train, to count and to save.
-        own = (lambda: Embeddings(c.vocab_size, c.d_model)) if not c.tied else None
-        self.target_embeddings = own() if own else self.source_embeddings
-        self.generator = own() if own else self.source_embeddings
+        self.target_embeddings = self.generator = self.source_embeddings
+        if not c.tied:
+            self.target_embeddings = Embeddings(c.vocab_size, c.d_model)
+            self.generator = Embeddings(c.vocab_size, c.d_model)
         self.positions = PositionalEncoding(c.d_model, c.positions, c.max_length)
         self.dropout = nn.Dropout(c.dropout)
-        self.target_space = nn.Embedding(c.target_space, c.d_model) if c.target_space else None
+        self.target_space = None
+        if c.target_space:
+            self.target_space = nn.Embedding(c.target_space, c.d_model)
         self.encoder = Encoder([encoder_layer(c) for _ in range(c.layers)])
         self.decoder = Decoder([decoder_layer(c) for _ in range(c.layers)])
         initialise(self, generator)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """(B, S) and (B, T) token ids -> logits (B, T, V); position t predicts token t + 1."""
+        """(B, S), (B, T) token ids -> logits (B, T, V); position t predicts token t + 1."""
         return self.decode(target, self.encode(source), source)
 
     def encode(self, source: Tensor) -> Tensor:
@@ -196,9 +206,11 @@ class Transformer(nn.Module):
         seen = cache.extend(target) if cache else target
         pad_id = self.config.pad_id
         x = self.dropout(self.positions(self.target_embeddings(target), start=past))
-        self_mask = causal_mask(target.size(1), past, target.device) & padding_mask(seen, pad_id)
+        self_mask = causal_mask(target.size(1), past, target.device)
+        self_mask = self_mask & padding_mask(seen, pad_id)
         cross_mask = padding_mask(source, pad_id)
-        x = self.decoder(x, memory, self_mask, cross_mask, cache.layers if cache else None)
+        caches = cache.layers if cache else None
+        x = self.decoder(x, memory, self_mask, cross_mask, caches)
         return self.generator.logits(x)
 
     def new_cache(self) -> DecoderCache:
@@ -214,7 +226,8 @@ def attention(c: TransformerConfig) -> MultiHeadAttention:
 
 def encoder_layer(c: TransformerConfig) -> EncoderLayer:
     feed_forward = FeedForward(c.d_model, c.d_ff)
-    return EncoderLayer(attention(c), feed_forward, c.d_model, dropout=c.dropout, norm=c.norm)
+    parts = (attention(c), feed_forward, c.d_model)
+    return EncoderLayer(*parts, dropout=c.dropout, norm=c.norm)
 
 
 def decoder_layer(c: TransformerConfig) -> DecoderLayer:
@@ -247,7 +260,8 @@ def initialise(model: Transformer, generator: torch.Generator | None = None) -> 
             cross = layer.cross_attention
             glorot([cross.key, cross.value], generator)
     if model.config.positions == "learned":
-        model.positions.table.normal_(std=model.config.d_model**-0.5, generator=generator)
+        table = model.positions.table
+        table.normal_(std=table.size(1) ** -0.5, generator=generator)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -148,8 +148,7 @@ class Tokenizer:
         return self.processor.encode(normalise(text), out_type=str)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; padding, BOS and EOS have none. ValueError
-        outside."""
+        """Return the text of ids; ValueError for one outside the vocabulary."""
         ids = [int(i) for i in ids]
         for i in ids:
             if not 0 <= i < self.vocab_size:

@@ -37,16 +37,15 @@ def check_lines(lines: Iterable[str]) -> list[str]:
     return lines
 
 
-def groups(sources: list[list[int]], max_tokens: int) -> Iterator[list[list[int]]]:
-    """Cut sources, sorted by length, into batches of at most `max_tokens` padded tokens."""
-    group: list[list[int]] = []
-    for source in sorted(sources, key=lambda ids: (-len(ids), ids)):
-        if group and (len(group) + 1) * len(group[0]) > max_tokens:
-            yield group
-            group = []
-        group.append(source)
-    if group:
-        yield group
+def groups(
+    sources: list[list[int]], max_tokens: int, max_sentences: int = 128
+) -> Iterator[list[list[int]]]:
+    """Cut sources, the longest first, into batches of at most `max_tokens` padded tokens."""
+    ordered = sorted(sources, key=lambda ids: (-len(ids), ids))
+    while ordered:
+        count = max(1, min(max_tokens // len(ordered[0]), max_sentences))
+        yield ordered[:count]
+        ordered = ordered[count:]
 
 
 class Translator:
@@ -122,13 +121,13 @@ class Translator:
 
     def decode(self, tokens: tuple[int, ...]) -> str:
         """Text of a hypothesis, on one line."""
-        eos_id = self.tokenizer.eos_id
-        return one_line(self.tokenizer.decode([token for token in tokens if token != eos_id]))
+        pieces = [token for token in tokens if token != self.tokenizer.eos_id]
+        return one_line(self.tokenizer.decode(pieces))
 
     def pad(self, group: list[list[int]]) -> Tensor:
         """(B, S) on the model's device; the first is the longest."""
-        pad_id, longest = self.model.config.pad_id, max(map(len, group))
-        rows = [ids + [pad_id] * (longest - len(ids)) for ids in group]
+        longest = len(group[0])
+        rows = [ids + [self.tokenizer.pad_id] * (longest - len(ids)) for ids in group]
         return torch.tensor(rows, device=next(self.model.parameters()).device)
 
 
