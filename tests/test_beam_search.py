@@ -26,6 +26,15 @@ from transformer.model import Transformer, TransformerConfig
 PAD, BOS, EOS = 4, 0, 2
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Models this small gain nothing from a second thread and wait for it on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def tiny_model(seed: int, vocab_size: int = 6, sharpness: float = 2.0, **changes) -> Transformer:
     """A random Transformer; `sharpness` spreads its logits, so that choices differ."""
     settings = {"layers": 1, "d_model": 8, "d_ff": 16, "heads": 2, "dropout": 0.5, **changes}
@@ -224,6 +233,18 @@ def test_search_goes_on_when_the_top_hypothesis_ends_first():
     assert penalised[0].tokens == long
     assert penalised[0].score == pytest.approx(math.log(0.45 * 0.98**2 * 0.99) / (9 / 6))
     assert penalised[1].tokens == short
+
+
+def test_explicit_search_takes_another_rule_to_stop():
+    table = {(): [0.6, 0.4], (1,): [0.99, 0.01]}
+
+    def log_probs(prefix):
+        return [math.log(p) for p in table.get(prefix, [0.5, 0.5])]
+
+    args = {"eos_id": 0, "max_length": 8, "beam": 2, "alpha": 6.0, "n_best": 1}
+    [bound] = explicit_beam_search(log_probs, **args)
+    [first] = explicit_beam_search(log_probs, **args, stop=lambda kept, *_: bool(kept))
+    assert first.tokens == (0,) and len(bound.tokens) > 1 and bound.score > first.score
 
 
 def test_bound_uses_the_length_limit():

@@ -11,9 +11,19 @@ from transformer import Translator
 from transformer.checkpoints import save_model
 from transformer.model import Transformer, TransformerConfig
 from transformer.tokens import Tokenizer
+from transformer.translator import groups
 
 WORDS = ["a", "man", "woman", "dog", "cat", "bird", "runs", "sits", "sings"]
 WORDS += ["near", "under", "the", "old", "red", "house", "tree", "river"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Models this small gain nothing from a second thread and wait for it on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
@@ -131,3 +141,12 @@ def test_a_tokenizer_of_another_model_is_refused(tokenizer):
     other = Tokenizer.train(sentences(500), vocab_size=50)
     with pytest.raises(ValueError, match="vocab_size is 50 in the tokenizer and 60 in the model"):
         Translator(model_for(tokenizer), other)
+
+
+def test_batches_keep_to_their_budget_and_to_no_order():
+    sources = [[5] * n for n in (3, 9, 1, 4, 9, 2, 30)] + [[6, 5, 5]]
+    cut = list(groups(sources, max_tokens=20))
+    assert [[len(ids) for ids in group] for group in cut] == [[30], [9, 9], [4, 3, 3, 2, 1]]
+    assert list(groups(sources[::-1], max_tokens=20)) == cut
+    assert [len(group) for group in groups([[1]] * 300, max_tokens=10**6)] == [128, 128, 44]
+    assert list(groups([], max_tokens=20)) == []

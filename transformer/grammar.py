@@ -1,4 +1,4 @@
-# Written from chapters/5-1-data.ipynb by chapters/_book/export.py. Edit the chapter.
+# Written from chapters/5-1-grammar.ipynb by chapters/_book/export.py. Edit the chapter.
 """The embedded corpus: a synchronous grammar of English and German (section 5.1)."""
 
 __all__ = [

@@ -74,12 +74,13 @@ def main() -> None:
         ("without cache", uncached, sources[::10], 2000),
         ("one at a time", ours, sources[::10], 1),
     ]
+    print(f"{options.clock} clock, {options.threads} threads, torch {torch.__version__}")
     for name, model, some, max_tokens in contestants:
         began = clock()
         tokens = sum(len(one.tokens) for one in translate(model, some, max_tokens))
         seconds = clock() - began
         print(f"{name:14} {len(some):5} sentences, {tokens:6} tokens, {seconds:6.1f} s, ", end="")
-        print(f"{tokens / seconds:7.0f} tokens/s ({options.clock} clock, {options.threads} threads)")
+        print(f"{tokens / seconds:6.0f} tokens/s")
     some = sources[:: max(1, len(sources) // 300)]
     for model in (ours, copy.deepcopy(ours).double()):
         pairs = list(zip(translate(model, some, 2000), translate(model, some, 1), strict=True))

@@ -99,6 +99,16 @@ def test_a_row_without_keys_gives_zeros_and_finite_gradients(attend, dtype):
     torch.testing.assert_close(output[:, :, others], whole[:, :, others], atol=1e-2, rtol=1e-2)
 
 
+@PATHS
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_a_row_without_keys_makes_no_nan_on_the_way(attend):
+    """A NaN that is overwritten later still stops anyone who looks for NaNs."""
+    mask = causal_mask(5).clone()
+    mask[2] = False
+    with torch.autograd.detect_anomaly(check_nan=True):
+        attend(*qkv(), mask).pow(2).sum().backward()
+
+
 @MODES
 def test_a_sentence_of_pads_alone_leaves_the_batch_finite_and_unchanged(training):
     model = build().train(training)
