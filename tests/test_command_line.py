@@ -85,7 +85,7 @@ def test_translate_of_nothing_is_nothing(run, tmp_path, capfdbinary):
 )
 def test_bad_input_is_named_and_ends_with_code_2(words, culprit, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8"))
     if words[0] == "prepare":
         words = [*words, "--run", str(tmp_path / "run")]
     assert main(words) == 2
