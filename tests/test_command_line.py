@@ -44,7 +44,7 @@ def run(text, tmp_path_factory):
 
 
 def test_the_whole_way_ends_in_a_result_file(run):
-    result = json.loads((run / "text-en-de.json").read_text(encoding="utf-8"))
+    result = json.loads((run / "results/text-en-de.json").read_text(encoding="utf-8"))
     assert result["steps"] == 6 and result["average"] == 3
     assert result["corpus"]["spec"] == "folder:text"
     assert result["model"]["d_model"] == 16 and result["training"]["max_tokens"] == 128

@@ -96,8 +96,8 @@ RECIPES = {
     "grammar": Recipe(
         "tiny",
         vocab_size=1000,
-        training={"max_tokens": 2048, "warmup_steps": 400, "scale": 0.9, "steps": 1200,
-                  "checkpoint_every": 60, "evaluate_every": 60, "log_every": 60},
+        training={"max_tokens": 2048, "warmup_steps": 400, "scale": 0.9, "steps": 2500,
+                  "checkpoint_every": 100, "evaluate_every": 100, "log_every": 100},
         floor=90.0,
     ),
     "multi30k": Recipe(
@@ -317,7 +317,7 @@ def score_run(options: argparse.Namespace) -> dict:
     }
     if settings["corpus"]["spec"] == "grammar":
         result["scores"]["word_by_word"] = {"bleu": asdict(word_by_word_bleu(settings["corpus"]))}
-    write_result(run / f"{settings['name']}.json", result)
+    write_result(run / "results" / f"{settings['name']}.json", result)
     for kind, score in scores.items():
         print(f"{kind:12} sacreBLEU {score['bleu']['value']:.1f} ({score['bleu']['signature']})")
     return result
@@ -395,7 +395,7 @@ def render_book(run: Path) -> Path:
         for path in sorted((book / "chapters").glob("*.ipynb"))
         if "load_results(" in path.read_text(encoding="utf-8")
     ]
-    here = os.environ | {"TRANSFORMER_RESULTS": str(run.resolve())}
+    here = os.environ | {"TRANSFORMER_RESULTS": str(run.resolve() / "results")}
     run_python("the chapters", book / "chapters/_book/execute.py", *affected, env=here)
     jupyter_book = "from jupyter_book.cli.main import main; main()"
     run_python("the book", "-c", jupyter_book, "build", "--all", "-q", book, env=here)
@@ -435,7 +435,7 @@ def reproduce(options: argparse.Namespace) -> int:
 def tables(options: argparse.Namespace) -> None:
     """Print our rows of Table 2; on demand store a run as reference, or refresh the README."""
     for run in options.store:
-        for path in sorted(Path(run).glob("*-*.json")):
+        for path in sorted(Path(run, "results").glob("*.json")):
             shutil.copy(path, ROOT / "data/results" / path.name)
             print(f"stored data/results/{path.name}; now re-execute the chapters: make execute")
     if options.readme:

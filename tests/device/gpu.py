@@ -194,7 +194,7 @@ def embedded_corpus(setting: Setting) -> dict:
         assert command(["train", "--run", folder, *setting.limits]) == 0
         for word in ("average", "score"):
             assert command([word, "--run", folder]) == 0
-        result = load_results(folder)["grammar-en-de"]
+        result = load_results(Path(folder) / "results")["grammar-en-de"]
         seconds = time.perf_counter() - began
     bleu = result["scores"]["averaged"]["bleu"]["value"]
     assert setting.limits or bleu > 90, bleu
