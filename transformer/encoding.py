@@ -18,7 +18,7 @@ def check_size(length: int, d_model: int) -> None:
     if length < 0:
         raise ValueError(f"a length cannot be negative, as {length} is")
     if d_model < 2 or d_model % 2:
-        raise ValueError(f"sines and cosines come in pairs: d_model must be even, not {d_model}")
+        raise ValueError(f"sines and cosines pair up: d_model must be even, not {d_model}")
 
 
 def angles(length: int, exponents: Tensor) -> Tensor:
