@@ -3,6 +3,7 @@
 
 __all__ = [
     "VERDICT",
+    "accepted",
     "claims",
     "code_version",
     "environment",
@@ -229,18 +230,29 @@ def settled(chapters: Path | None = None) -> dict[str, dict]:
     return found
 
 
+def accepted(claim: dict) -> str:
+    """Say what a value must meet to fulfil a claim: 1.0 ± 0.05, exactly 6, at most 0.2."""
+    if "at_least" in claim or "at_most" in claim:
+        limits = [f"at {side} {claim[f'at_{side}']}" for side in ("least", "most")
+                  if f"at_{side}" in claim]  # fmt: skip
+        return " and ".join(limits)
+    value = claim["value"]
+    return f"{value} ± {claim['within']}" if claim["within"] else f"exactly {value}"
+
+
 def ledger(chapters: Path | None = None):
     """Return the ledger: each claim of the paper, how it was settled, where, and the verdict."""
     import pandas as pd
 
     found, rows = settled(chapters), []
     for name, claim in claims().items():
-        if claim["kind"] == "cited":
+        kind = claim["kind"]
+        if kind == "cited":
             verdict, where = f"to settle it: {claim['command']}", ""
         else:
             entry = found.get(name, {"verdict": "not settled yet", "chapter": "", "scale": ""})
             verdict = entry["verdict"] + (f", at {entry['scale']}" if entry["scale"] else "")
-            where = entry["chapter"]
-        rows.append((claim["section"], claim["claim"], claim["kind"], verdict, where))
+            where, kind = entry["chapter"], f"{kind}: {accepted(claim)}"
+        rows.append((claim["section"], claim["claim"], kind, verdict, where))
     columns = ["section", "the paper says", "kind", "verdict", "chapter"]
     return pd.DataFrame(rows, columns=columns).sort_values("section", kind="stable")
