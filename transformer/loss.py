@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class SmoothedCrossEntropy(torch.autograd.Function):
-    """The loss and, in the same pass, its gradient p - q: one (N, V) tensor is kept, not three."""
+    """The loss and, in the same pass, its gradient p - q, in the one (N, V) tensor it makes."""
 
     @staticmethod
     def forward(ctx, logits: Tensor, targets: Tensor, keep: Tensor, eps: float):
