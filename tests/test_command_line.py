@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,9 @@ from transformer.grammar import generate
 from transformer.results import ROOT
 
 TINY = ["d_model=16", "d_ff=16", "layers=1", "steps=6", "checkpoint_every=2", "max_tokens=128"]
+
+# Bits are promised for a fixed number of threads; the tests themselves run on one.
+ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +132,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(text, run, tmp_path):
     for place in (folder, straight):
         assert main(["prepare", "--run", str(place), *shape(text, *changes)]) == 0
     command = [sys.executable, "-m", "transformer", "train", "--run", str(folder)]
-    killed = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    killed = subprocess.Popen(command, cwd=ROOT, env=ONE_THREAD, stderr=subprocess.DEVNULL)
     limit = time.monotonic() + 60
     while not list((folder / "checkpoints").glob("step-*")) and time.monotonic() < limit:
         time.sleep(0.05)
@@ -144,7 +148,8 @@ def test_an_interrupted_train_says_how_to_go_on(text, tmp_path):
     folder = tmp_path / "run"
     assert main(["prepare", "--run", str(folder), *shape(text, "steps=100000")]) == 0
     command = [sys.executable, "-m", "transformer", "train", "--run", str(folder)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, cwd=ROOT, env=ONE_THREAD, **quiet)
     limit = time.monotonic() + 60
     while not list((folder / "checkpoints").glob("step-*")) and time.monotonic() < limit:
         time.sleep(0.05)

@@ -82,10 +82,11 @@ FREE = ("steps", "checkpoint_every", "keep", "log_every", "evaluate_every", "min
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """What decides a run beside the model and the data. The defaults are the paper's base.
+    """What decides a run beside the model and the data. But for the batch, the defaults are base's.
 
-    An update takes `accumulate` batches of at most `max_tokens` tokens. `minutes` bounds the
-    time of training, summed over resumptions. ValueError names the field that is out of range.
+    An update takes `accumulate` batches of at most `max_tokens` positions a side, paddings
+    included; the run for the paper had 8 x 4,096 of them for its 25,000 tokens. `minutes` bounds
+    the time of training, summed over resumptions. ValueError names the field out of range.
     """
 
     warmup_steps: int = 4000
