@@ -328,3 +328,15 @@ def test_attention_plots_refuse_labels_that_do_not_fit():
     axis = pytest.importorskip("matplotlib.figure").Figure().add_subplot()
     with pytest.raises(ValueError, match=r"2 labels .*\(2, 3\)"):
         draw_attention(axis, torch.zeros(2, 3), keys=["x", "y"])
+
+
+@PATHS
+@pytest.mark.parametrize("shape", [(), (7,), (5, 7)])
+def test_a_mask_broadcasts_from_any_shape_on_both_paths(attend, shape):
+    query, key, value = random_inputs()
+    mask = torch.ones(shape, dtype=torch.bool)
+    if shape:
+        mask[..., -1] = False
+    full = mask.expand(2, 3, 5, 7)
+    expected = explicit_attention(query, key, value, full)
+    torch.testing.assert_close(attend(query, key, value, mask), expected)

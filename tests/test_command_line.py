@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,3 +157,109 @@ def test_an_interrupted_train_says_how_to_go_on(text, tmp_path):
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=60)[0].decode()
     assert process.returncode == 0 and "resumes from" in output
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """A trained, averaged and scored run of one's own to spoil."""
+    return shutil.copytree(run, tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["heads=abc", "heads=null", "layers=2.5", "layers=true", "dropout=abc", "steps=1e3", "tied=no",
+     "seed=1.5", "scale=NaN", "scale=-1", "beta2=5", "eps=-1", "minutes=NaN", "vocab_size=5",
+     "pad_id=7"],
+)  # fmt: skip
+def test_a_setting_of_the_wrong_type_or_range_is_named(change, text, tmp_path, capsys):
+    words = [*shape(text), "--set", change]
+    assert main(["prepare", "--run", str(tmp_path / "run"), *words]) == 2
+    assert change.split("=")[0] in capsys.readouterr().err
+
+
+def test_a_failed_prepare_leaves_the_run_as_it_was(text, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main(["prepare", "--run", str(folder), *shape(text)]) == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    words = [*shape(text), "--vocab-size", "100", "--preset", "nope"]
+    assert main(["prepare", "--run", str(folder), *words]) == 2
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_settings_edited_after_training_began_are_refused(copy, capsys):
+    path = copy / "config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings["training"]["warmup_steps"] = 7
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    assert main(["train", "--run", str(copy), "--steps", "8"]) == 2
+    assert "warmup_steps" in capsys.readouterr().err
+
+
+def test_steps_on_the_command_line_hold_for_one_call(copy, capsys):
+    assert main(["train", "--run", str(copy), "--steps", "3"]) == 0
+    assert "at step 6 already" in capsys.readouterr().out
+    assert (copy / "averaged.safetensors").exists()
+    assert main(["train", "--run", str(copy), "--steps", "8"]) == 0
+    settings = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    assert settings["training"]["steps"] == 6
+
+
+def test_more_training_makes_an_average_stale_and_score_asks_for_a_new_one(copy, capsys):
+    assert main(["train", "--run", str(copy), "--steps", "8"]) == 0
+    assert not (copy / "averaged.safetensors").exists()
+    assert main(["score", "--run", str(copy)]) == 2
+    assert "holds no average yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
+@pytest.mark.parametrize("word", ["train", "average", "score", "translate"])
+def test_a_broken_configuration_is_named(copy, word, content, capsys, monkeypatch):
+    (copy / "config.json").write_text(content, encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a"), encoding="utf-8"))
+    assert main([word, "--run", str(copy)]) == 2
+    assert "config.json" in capsys.readouterr().err
+
+
+def test_another_tokenizer_is_noticed_before_training(copy, text, tmp_path, capsys):
+    assert main(["prepare", "--run", str(tmp_path / "other"), *shape(text)[:2],
+                 "--vocab-size", "100"]) == 0  # fmt: skip
+    shutil.copy(tmp_path / "other/tokenizer.model", copy)
+    assert main(["train", "--run", str(copy), "--steps", "8"]) == 2
+    assert "tokenizer.model" in capsys.readouterr().err
+
+
+def test_translate_names_the_line_that_is_not_utf8(run, tmp_path, capsys):
+    (tmp_path / "in.txt").write_bytes(b"good\nbad \xff\n")
+    assert main(["translate", "--run", str(run), str(tmp_path / "in.txt")]) == 2
+    assert "in.txt, line 2" in capsys.readouterr().err
+
+
+def test_an_alpha_beyond_floating_point_is_refused(run, tmp_path, capsys):
+    (tmp_path / "in.txt").write_bytes(b"good\n")
+    command = ["translate", "--run", str(run), "--alpha", "1000", str(tmp_path / "in.txt")]
+    assert main(command) == 2
+    assert "alpha" in capsys.readouterr().err
+
+
+def test_storing_a_folder_without_a_result_is_refused(tmp_path, capsys):
+    assert main(["tables", "--store", str(tmp_path)]) == 2
+    assert "holds no result" in capsys.readouterr().err
+
+
+def test_reproduce_refuses_to_go_on_with_another_job(copy, text, capsys):
+    for words in (["--corpus", "grammar"], [*shape(text)], ["--corpus", f"folder:{text}",
+                  "--target", "en", "--source", "de"]):  # fmt: skip
+        assert main(["reproduce", "--run", str(copy), *words]) == 2
+        assert "was begun with" in capsys.readouterr().err
+
+
+def test_the_embedded_corpus_trains_in_the_other_direction_too(tmp_path, monkeypatch):
+    sizes = {"train": 40, "dev": 5, "test": 5}
+    monkeypatch.setattr("transformer.corpora.GRAMMAR_SIZES", sizes)
+    words = [word for change in TINY for word in ("--set", change)]
+    direction = ["--source", "de", "--target", "en", "--vocab-size", "120"]
+    assert main(["prepare", "--run", str(tmp_path), *direction, *words]) == 0
+    for word in ("train", "average", "score"):
+        assert main([word, "--run", str(tmp_path)]) == 0
+    result = json.loads((tmp_path / "results/grammar-de-en.json").read_text(encoding="utf-8"))
+    assert "word_by_word" not in result["scores"]

@@ -244,3 +244,33 @@ def test_half_precision_models_give_finite_logits_near_fp32(dtype):
         half = copy.deepcopy(model).to(dtype)(source, target)
     assert half.dtype == dtype and half.isfinite().all()
     assert (half.float() - full).abs().max() < 0.1
+
+
+def test_batches_of_different_sizes_are_refused_and_not_broadcast():
+    with pytest.raises(ValueError, match="target 2, memory 1, source 1"):
+        build()(tokens(1, 4), tokens(2, 4))
+
+
+def test_a_failed_decode_leaves_the_cache_as_it_was():
+    model, source = build(), tokens(1, 4)
+    memory, cache = model.encode(source), model.new_cache()
+    model.decode(tokens(1, 2), memory, source, cache=cache)
+    with pytest.raises(IndexError):
+        model.decode(torch.tensor([[50]]), memory, source, cache=cache)
+    assert cache.length == 2
+    assert model.decode(tokens(1, 1), memory, source, cache=cache).shape == (1, 1, 50)
+
+
+def test_a_model_used_on_the_meta_device_can_be_given_memory():
+    with torch.device("meta"):
+        model = Transformer(TransformerConfig(**TINY))
+        model(torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3, dtype=torch.long))
+    model = model.to_empty(device="cpu")
+    initialise(model, torch.Generator().manual_seed(0))
+    assert model.positions(torch.zeros(1, 3, 32)).isfinite().all()
+
+
+@pytest.mark.parametrize("changes", [{"heads": "4"}, {"d_model": 32.0}, {"layers": True}])
+def test_a_field_of_another_type_is_named(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        TransformerConfig(**{**TINY, **changes})

@@ -18,6 +18,7 @@ __all__ = [
     "add_tables",
     "average_run",
     "best_device",
+    "check_goes_on",
     "corpus_facts",
     "curve",
     "describe",
@@ -65,10 +66,11 @@ from transformer.checkpoints import (
     last_checkpoints,
     list_checkpoints,
     load_checkpoint,
+    read_json,
     save_model,
     write_atomically,
 )
-from transformer.corpora import ROOT, Corpus, fetch, load_corpus
+from transformer.corpora import ROOT, Corpus, decode_lines, fetch, load_corpus, read_lines
 from transformer.cost import training_flops
 from transformer.model import Transformer, TransformerConfig, count_parameters
 from transformer.results import environment, load_results, our_table2, readme_table, write_result
@@ -128,6 +130,8 @@ def parse_changes(changes: Iterable[str]) -> tuple[dict, dict]:
     """Sort FIELD=VALUE into changes of the model and of training. ValueError for an unknown one."""
     kinds = [{f.name for f in fields(kind)} for kind in (TransformerConfig, TrainingConfig)]
     sorted_out: tuple[dict, dict] = ({}, {})
+    for ids in ("vocab_size", "pad_id", "bos_id", "eos_id"):
+        kinds[0].remove(ids)  # the vocabulary decides these: --vocab-size
     for change in changes:
         name, sign, text = change.partition("=")
         homes = [home for home, names in zip(sorted_out, kinds, strict=True) if name in names]
@@ -154,8 +158,7 @@ def prepare(options: argparse.Namespace) -> Path:
     training = TrainingConfig(**{**recipe.training, **training_changes})
     size = options.vocab_size or recipe.vocab_size
     print(f"{corpus.name}: {describe(corpus)}; learning {size:,} word-pieces", flush=True)
-    text = (side for pair in corpus.train for side in pair)
-    tokenizer = Tokenizer.train(text, size, run / "tokenizer.model", training.seed)
+    tokenizer = Tokenizer.train(corpus.training_text(), size, seed=training.seed)
     ids = {name: getattr(tokenizer, name) for name in ("vocab_size", "pad_id", "bos_id", "eos_id")}
     changes = {**recipe.model, **model_changes, **ids}
     model = TransformerConfig.preset(options.preset or recipe.preset, **changes)
@@ -167,6 +170,8 @@ def prepare(options: argparse.Namespace) -> Path:
         "model": asdict(model),
         "training": asdict(training),
     }
+    # Written last: what could not be prepared leaves an earlier run as it was.
+    tokenizer.save(run / "tokenizer.model")
     write_json(run / "config.json", settings)
     return run
 
@@ -202,7 +207,11 @@ def read_settings(run: Path) -> dict:
     path = Path(run) / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there: `python -m transformer prepare` writes it")
-    return json.loads(path.read_text(encoding="utf-8"))
+    settings = read_json(path)
+    missing = {"name", "corpus", "model", "training", "average"} - settings.keys()
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
+    return settings
 
 
 def run_corpus(run: Path) -> Corpus:
@@ -219,11 +228,13 @@ def run_corpus(run: Path) -> Corpus:
 def run_batches(run: Path, split: str, corpus: Corpus) -> Batches:
     """One split as batches; a training pair too long for the budget is left out and counted."""
     settings, tokenizer = read_settings(run), Tokenizer.load(run / "tokenizer.model")
+    if tokenizer.vocab_size != settings["model"]["vocab_size"]:
+        raise ValueError(f"{run / 'tokenizer.model'} is not the one {run} was prepared with")
     pairs = [
         (tokenizer.encode(source), tokenizer.encode(target))
         for source, target in progress(getattr(corpus, split), f"encoding {split}")
     ]
-    budget, ids = settings["training"]["max_tokens"], (0, 1, 2)
+    budget = settings["training"]["max_tokens"]
     ids = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
     seed = settings["training"]["seed"]
     batches = Batches(pairs, budget, *ids, seed=seed, max_length=min(budget, 256))
@@ -246,7 +257,7 @@ def best_device() -> str:
 def train_run(options: argparse.Namespace) -> bool:
     """Train or resume a run; False when it was stopped before its end."""
     run = Path(options.run)
-    settings, corpus = read_settings(run), None
+    settings = read_settings(run)
     limits = {name: getattr(options, name) for name in ("steps", "minutes")}
     given = {name: value for name, value in limits.items() if value is not None}
     training = TrainingConfig(**{**settings["training"], **given})
@@ -259,7 +270,14 @@ def train_run(options: argparse.Namespace) -> bool:
         f"{len(batches):,} batches an epoch, {batches.padding:.0%} of them padding",
         flush=True,
     )
+    before = list_checkpoints(run)
     summary = train(model, batches, training, run, lambda m: dev_scores(m, dev))
+    if before == list_checkpoints(run):
+        print(f"nothing to train: {run} is at step {summary['step']} already")
+    else:  # an average of older weights is not this run's any more
+        for name in ("averaged.safetensors", "averaged.json"):
+            (run / name).unlink(missing_ok=True)
+    write_json(run / "config.json", settings)  # --steps and --minutes hold for one call
     return not summary["stopped"].startswith("stopped")
 
 
@@ -272,7 +290,9 @@ def dev_scores(model: Transformer, dev: Batches) -> dict:
 def average_run(options: argparse.Namespace) -> None:
     """Average the last checkpoints of a run into averaged.safetensors."""
     run = Path(options.run)
-    wanted = options.last or read_settings(run)["average"]
+    wanted = read_settings(run)["average"] if options.last is None else options.last
+    if wanted < 1:
+        raise ValueError(f"--last must be at least 1, not {wanted}")
     paths = last_checkpoints(run, min(wanted, max(len(list_checkpoints(run)), 1)))
     save_model(run / "averaged.safetensors", average_checkpoints(paths))
     write_json(run / "averaged.json", {"checkpoints": [path.name for path in paths]})
@@ -281,8 +301,10 @@ def average_run(options: argparse.Namespace) -> None:
 
 def translate_run(options: argparse.Namespace) -> None:
     """Translate a file, or standard input, to standard output, a line each."""
-    text = options.file.read_bytes() if options.file else sys.stdin.buffer.read()
-    lines = text.decode("utf-8").removesuffix("\n").split("\n") if text else []
+    if options.file:
+        lines = read_lines(options.file)
+    else:
+        lines = decode_lines(sys.stdin.buffer.read(), "standard input")
     translator = Translator.load(options.run)
     bar = sys.stderr.isatty()
     for line in translator.translate(lines, options.beam, options.alpha, progress=bar):
@@ -302,9 +324,11 @@ def scores_of(translator: Translator, corpus: Corpus, dev: Batches, options) -> 
 def score_run(options: argparse.Namespace) -> dict:
     """Translate and score the test set, and write the run's result file."""
     run = Path(options.run)
+    last = last_checkpoints(run, 1)[0]
+    if not (run / "averaged.json").is_file():
+        raise ValueError(f"{run} holds no average yet: `python -m transformer average` makes it")
     settings, corpus = read_settings(run), run_corpus(run)
     dev, translator = run_batches(run, "dev", corpus), Translator.load(run)
-    last = list_checkpoints(run)[-1]
     averaged, found = scores_of(translator, corpus, dev, options)
     state = load_checkpoint(last, translator.model)
     scores = {"last": scores_of(translator, corpus, dev, options)[0], "averaged": averaged}
@@ -315,8 +339,9 @@ def score_run(options: argparse.Namespace) -> dict:
         "scores": scores,
         "samples": samples(corpus, found),
     }
-    if settings["corpus"]["spec"] == "grammar":
-        result["scores"]["word_by_word"] = {"bleu": asdict(word_by_word_bleu(settings["corpus"]))}
+    if (corpus.name, corpus.source_language) == ("grammar", "en"):
+        baseline = word_by_word_bleu(settings["corpus"]["pairs"]["test"])
+        result["scores"]["word_by_word"] = {"bleu": asdict(baseline)}
     write_result(run / "results" / f"{settings['name']}.json", result)
     for kind, score in scores.items():
         print(f"{kind:12} sacreBLEU {score['bleu']['value']:.1f} ({score['bleu']['signature']})")
@@ -338,7 +363,7 @@ def describe_run(run: Path, settings: dict, state: dict) -> dict:
         "model": settings["model"],
         "training": settings["training"],
         "parameters": parameters,
-        "average": len(json.loads((run / "averaged.json").read_text("utf-8"))["checkpoints"]),
+        "average": len(read_json(run / "averaged.json")["checkpoints"]),
         "steps": state["step"],
         "epochs": state["epoch"],
         "source_tokens": state["source_tokens"],
@@ -370,18 +395,17 @@ def samples(corpus: Corpus, found: list[str], count: int = 10) -> list[dict]:
     ][:count]
 
 
-def word_by_word_bleu(facts: dict):
-    """What a dictionary alone scores on the embedded corpus."""
+def word_by_word_bleu(count: int):
+    """What a dictionary alone scores on the embedded corpus, English to German."""
     from transformer.grammar import generate, word_by_word
 
-    examples = generate("test", facts["pairs"]["test"])
-    if facts["source"] == "en":
-        return bleu([word_by_word(x) for x in examples], [x.german for x in examples])
-    raise ValueError("the word-by-word baseline translates English to German")
+    examples = generate("test", count)
+    return bleu([word_by_word(x) for x in examples], [x.german for x in examples])
 
 
 def render_book(run: Path) -> Path:
     """Execute a copy of the chapters that read results, with this run's, and render it."""
+    run = run.resolve()
     book = run / "book"
     shutil.rmtree(book, ignore_errors=True)
     skip = shutil.ignore_patterns("__pycache__", ".*")
@@ -395,7 +419,7 @@ def render_book(run: Path) -> Path:
         for path in sorted((book / "chapters").glob("*.ipynb"))
         if "load_results(" in path.read_text(encoding="utf-8")
     ]
-    here = os.environ | {"TRANSFORMER_RESULTS": str(run.resolve() / "results")}
+    here = os.environ | {"TRANSFORMER_RESULTS": str(run / "results")}
     run_python("the chapters", book / "chapters/_book/execute.py", *affected, env=here)
     jupyter_book = "from jupyter_book.cli.main import main; main()"
     run_python("the book", "-c", jupyter_book, "build", "--all", "-q", book, env=here)
@@ -411,11 +435,25 @@ def run_python(what: str, *arguments, env: dict) -> None:
         raise RuntimeError(f"rendering {what} failed with exit code {done.returncode}")
 
 
+def check_goes_on(run: Path, options: argparse.Namespace) -> None:
+    """ValueError when a run that would be resumed is not the one that is asked for."""
+    facts = read_settings(run)["corpus"]
+    asked = {"spec": options.corpus, "source": options.source, "target": options.target}
+    if ":" in options.corpus:
+        asked["spec"] = f"folder:{Path(options.corpus[7:]).expanduser().resolve()}"
+    shape = [options.preset, options.vocab_size, *options.set]
+    if any(facts[key] != value for key, value in asked.items()) or any(shape):
+        began = f"{facts['spec']}, {facts['source']} to {facts['target']}"
+        raise ValueError(f"{run} was begun with {began}: name another --run, or remove it")
+
+
 def reproduce(options: argparse.Namespace) -> int:
     """Prepare, train, average, score, render; 1 when the score is below the recipe's floor."""
     options.run = options.run or RUNS / run_name(options.corpus, options.source, options.target)
     run = Path(options.run)
-    if not (run / "config.json").exists() or not list_checkpoints(run):
+    if list_checkpoints(run):
+        check_goes_on(run, options)
+    else:
         prepare(options)
     if not train_run(options):
         print("stopped; the same command goes on from here")
@@ -435,7 +473,10 @@ def reproduce(options: argparse.Namespace) -> int:
 def tables(options: argparse.Namespace) -> None:
     """Print our rows of Table 2; on demand store a run as reference, or refresh the README."""
     for run in options.store:
-        for path in sorted(Path(run, "results").glob("*.json")):
+        found = sorted(Path(run, "results").glob("*.json"))
+        if not found:
+            raise ValueError(f"{run} holds no result: `python -m transformer score` writes it")
+        for path in found:
             result = json.loads(path.read_text(encoding="utf-8"))
             if result["corpus"]["spec"] != "grammar":
                 result["samples"] = []  # sentences of others are not ours to hand on
@@ -541,6 +582,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         answer = COMMANDS[options.command][0](options)
+    except KeyboardInterrupt:
+        print(f"{options.command}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # who reads our output has heard enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError, RuntimeError, FloatingPointError) as error:
         print(f"{options.command}: {error}", file=sys.stderr)
         return 2

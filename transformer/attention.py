@@ -48,6 +48,7 @@ def open_dead_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
     """
     if mask.dtype != torch.bool:
         raise ValueError(f"a mask is boolean, True = may attend; this one is {mask.dtype}")
+    mask = torch.atleast_2d(mask)
     dead = ~mask.any(dim=-1, keepdim=True)
     return mask | dead, dead
 

@@ -76,8 +76,8 @@ def check_search(beam: int, alpha: float, max_extra: int, n_best: int) -> None:
     """ValueError for settings under which the search is not defined."""
     if beam < 1:
         raise ValueError(f"beam must be at least 1, not {beam}")
-    if not 0 <= alpha < math.inf:
-        raise ValueError(f"alpha must be at least 0 (the stopping bound needs it), not {alpha}")
+    if not 0 <= alpha <= 10:  # the bound needs the one limit, floating point the other
+        raise ValueError(f"alpha must be at least 0 and at most 10, not {alpha}")
     if max_extra < 0:
         raise ValueError(f"max_extra must be at least 0, not {max_extra}")
     if not 1 <= n_best <= beam:

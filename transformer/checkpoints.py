@@ -13,6 +13,7 @@ __all__ = [
     "load_model",
     "optimizer_tensors",
     "random_tensors",
+    "read_json",
     "read_tensors",
     "remove_partial",
     "restore_random",
@@ -165,11 +166,9 @@ def last_checkpoints(folder: Path | str, count: int) -> list[Path]:
 
 
 def remove_partial(folder: Path | str) -> None:
-    """Delete what a killed run left half written."""
-    whole = set(list_checkpoints(folder))
-    for path in Path(folder, "checkpoints").glob("*"):
-        if path.is_dir() and path not in whole:
-            shutil.rmtree(path)
+    """Delete what a killed run left half written, and nothing that a user put there."""
+    for path in Path(folder, "checkpoints").glob(".writing-*"):
+        shutil.rmtree(path)
 
 
 def save_checkpoint(
@@ -207,6 +206,17 @@ def save_checkpoint(
     return final
 
 
+def read_json(path: Path) -> dict:
+    """Return a JSON object from a file. ValueError names the file that holds none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return value
+
+
 def load_checkpoint(
     path: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
 ) -> dict:
@@ -220,7 +230,7 @@ def load_checkpoint(
     if optimizer is not None:
         fill_optimizer(model, optimizer, read_tensors(path / FILES[1]))
         restore_random(read_tensors(path / FILES[2]))
-    return json.loads((path / FILES[3]).read_text(encoding="utf-8"))
+    return read_json(path / FILES[3])
 
 
 def average_checkpoints(paths: list[Path]) -> dict[str, Tensor]:
@@ -260,7 +270,10 @@ def load_model(run_folder: Path | str) -> Transformer:
         if not checkpoints:
             raise FileNotFoundError(f"{folder} holds no averaged.safetensors and no checkpoint")
         path = checkpoints[-1] / FILES[0]
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    model = Transformer(TransformerConfig(**settings["model"]))
+    settings = read_json(folder / "config.json")
+    try:
+        model = Transformer(TransformerConfig(**settings["model"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / 'config.json'} describes no model: {error!r}") from error
     fill_model(model, read_tensors(path), str(path))
     return model.eval()

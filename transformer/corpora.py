@@ -6,6 +6,7 @@ __all__ = [
     "Files",
     "GRAMMAR_SIZES",
     "ROOT",
+    "decode_lines",
     "fetch",
     "fetch_file",
     "fetch_known",
@@ -53,6 +54,11 @@ def read_lines(path: str | Path) -> list[str]:
         )
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a whole gzip file: {error}") from error
+    return decode_lines(data, path)
+
+
+def decode_lines(data: bytes, origin: str | Path) -> list[str]:
+    """Return the lines of UTF-8 bytes; `origin` is what an error names. See `read_lines`."""
     rows = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if rows[-1] == b"":  # what follows the last line feed is no line
         rows.pop()
@@ -63,7 +69,7 @@ def read_lines(path: str | Path) -> list[str]:
         except UnicodeDecodeError as error:
             byte = row[error.start]
             raise ValueError(
-                f"{path}, line {number}: byte 0x{byte:02x} is not UTF-8"
+                f"{origin}, line {number}: byte 0x{byte:02x} is not UTF-8"
             ) from error
     return lines
 

@@ -83,10 +83,14 @@ class PositionalEncoding(nn.Module):
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """(B, T, D) at positions start .. start + T - 1 -> (B, T, D), in x's dtype."""
         end, limit = start + x.size(1), self.table.size(0)
+        if start < 0:
+            raise ValueError(f"positions start at 0, not at {start}")
         if end > limit:
             if self.kind == "learned":
                 raise ValueError(f"{end} positions asked for, {limit} learned: no vector beyond")
             self.table = self.compute(max(end, 2 * limit))
         if self.table.device != x.device:
+            if self.table.is_meta:  # a model given memory after it was built without
+                self.table = self.compute(len(self.table))
             self.table = self.table.to(x.device)
         return (x + self.table[start:end]).to(x.dtype)

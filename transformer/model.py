@@ -8,6 +8,7 @@ __all__ = [
     "TransformerConfig",
     "attention",
     "check_config",
+    "check_types",
     "count_parameters",
     "decoder_layer",
     "encoder_layer",
@@ -16,7 +17,7 @@ __all__ = [
 ]
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,7 @@ class TransformerConfig:
     target_space: int = 0  # 32: rows of v1.0.3's embedding of the task
 
     def __post_init__(self):
+        check_types(self)
         for name in ("d_k", "d_v"):
             if getattr(self, name) is None:
                 d_model, heads = self.d_model, self.heads
@@ -71,6 +73,17 @@ class TransformerConfig:
         if name not in PRESETS:
             raise ValueError(f"no preset {name!r}; there are: {', '.join(PRESETS)}")
         return cls(**{**PRESETS[name], **changes})
+
+
+def check_types(config) -> None:
+    """ValueError for a field of a dataclass whose value is not of the declared type."""
+    for field in fields(config):
+        value, kind = getattr(config, field.name), field.type
+        right = isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)
+        whole = type(value) is int and kind in (float, float | None)
+        if not (right or whole) or value != value:  # only NaN differs from itself
+            name = getattr(kind, "__name__", kind)
+            raise ValueError(f"{field.name} must be of type {name}, not {value!r}")
 
 
 def check_config(c: TransformerConfig) -> None:
@@ -202,10 +215,12 @@ class Transformer(nn.Module):
 
         With a cache, `target` holds only the tokens that follow those already in it.
         """
-        past = cache.length if cache else 0
-        seen = cache.extend(target) if cache else target
-        pad_id = self.config.pad_id
+        if not len(target) == len(memory) == len(source):
+            sizes = f"target {len(target)}, memory {len(memory)}, source {len(source)}"
+            raise ValueError(f"as many rows are needed of each: {sizes}")
+        past, pad_id = cache.length if cache else 0, self.config.pad_id
         x = self.dropout(self.positions(self.target_embeddings(target), start=past))
+        seen = cache.extend(target) if cache else target
         self_mask = causal_mask(target.size(1), past, target.device)
         self_mask = self_mask & padding_mask(seen, pad_id)
         cross_mask = padding_mask(source, pad_id)

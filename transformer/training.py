@@ -44,11 +44,13 @@ from torch import Tensor, nn
 from transformer.checkpoints import (
     list_checkpoints,
     load_checkpoint,
+    read_json,
     remove_partial,
     save_checkpoint,
     write_atomically,
 )
 from transformer.loss import smoothed_and_plain
+from transformer.model import check_types
 from transformer.schedule import learning_rate
 
 
@@ -107,6 +109,7 @@ class TrainingConfig:
     minutes: float | None = None
 
     def __post_init__(self):
+        check_types(self)
         counts = ("warmup_steps", "max_tokens", "accumulate", "steps", "keep")
         for name in (*counts, "checkpoint_every", "log_every", "evaluate_every"):
             if getattr(self, name) < 1:
@@ -115,8 +118,13 @@ class TrainingConfig:
             raise ValueError(f"precision is one of {PRECISIONS}, not {self.precision!r}")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing must be in [0, 1), not {self.label_smoothing}")
-        if self.minutes is not None and self.minutes <= 0:
-            raise ValueError(f"minutes must be positive, not {self.minutes}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}")
+        for name in ("scale", "eps", "minutes"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be positive, not {value}")
 
 
 def choose_precision(precision: str, device: torch.device) -> str:
@@ -201,10 +209,11 @@ def open_run(folder: Path, model: nn.Module, config: TrainingConfig) -> Path | N
         folder.mkdir(parents=True, exist_ok=True)
         remove_partial(folder)
         found = list_checkpoints(folder)
-        stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if found and stored:
-            check_same(stored.get("model", {}), model.config, "model", folder)
-            check_same(stored.get("training", {}), config, "training", folder)
+        stored = read_json(path) if path.exists() else {}
+        if found:  # what a checkpoint was trained with stands in the checkpoint
+            began = read_json(found[-1] / "state.json")
+            check_same(began.get("model", {}), model.config, "model", folder)
+            check_same(began.get("training", {}), config, "training", folder)
         stored |= {"model": asdict(model.config), "training": asdict(config)}
         write_atomically(path, json.dumps(stored, indent=1).encode("utf-8"))
         rewind_log(folder / "log.jsonl", int(found[-1].name[5:]) if found else 0)
@@ -281,7 +290,8 @@ def checkpoint(run: Run) -> Path:
             step = run.progress.step
             raise FloatingPointError(f"{name} is not finite after step {step}; {run.last_good()}")
     run.tick()
-    state = asdict(run.progress)
+    settings = {"model": asdict(run.model.config), "training": asdict(run.config)}
+    state = asdict(run.progress) | settings
     path = save_checkpoint(run.folder, run.progress.step, run.model, run.optimizer, state)
     for old in list_checkpoints(run.folder)[: -run.config.keep]:
         shutil.rmtree(old)

@@ -94,7 +94,11 @@ def read_chapter(path: Path) -> dict[str, list[str]]:
     modules: dict[str, list[str]] = {}
     names: dict[str, set[str]] = {}
     default, number = None, 0
-    for cell in nbformat.read(path, as_version=4).cells:
+    try:
+        cells = nbformat.read(path, as_version=4).cells
+    except Exception as error:  # nbformat raises whatever its parsers raise
+        raise ExportError(f"{path.name} is not a readable notebook: {error!r}") from error
+    for cell in cells:
         source = cell.source.replace("\r\n", "\n")
         if cell.cell_type != "code":
             if source.lstrip().startswith("#|"):
