@@ -106,7 +106,7 @@ RECIPES = {
         "small",
         vocab_size=4000,
         model={"dropout": 0.2},
-        training={"max_tokens": 2048, "warmup_steps": 1000, "scale": 1.43, "steps": 5000,
+        training={"max_tokens": 2048, "warmup_steps": 1000, "scale": 1.43, "steps": 5300,
                   "checkpoint_every": 250, "evaluate_every": 250, "log_every": 250, "keep": 10},
         average=10,
         floor=30.0,
@@ -158,7 +158,10 @@ def prepare(options: argparse.Namespace) -> Path:
     training = TrainingConfig(**{**recipe.training, **training_changes})
     size = options.vocab_size or recipe.vocab_size
     print(f"{corpus.name}: {describe(corpus)}; learning {size:,} word-pieces", flush=True)
-    tokenizer = Tokenizer.train(corpus.training_text(), size, seed=training.seed)
+    try:
+        tokenizer = Tokenizer.train(corpus.training_text(), size, seed=training.seed)
+    except ValueError as error:
+        raise ValueError(f"{error}; choose another by --vocab-size") from error
     ids = {name: getattr(tokenizer, name) for name in ("vocab_size", "pad_id", "bos_id", "eos_id")}
     changes = {**recipe.model, **model_changes, **ids}
     model = TransformerConfig.preset(options.preset or recipe.preset, **changes)
@@ -255,7 +258,10 @@ def best_device() -> str:
 
 
 def train_run(options: argparse.Namespace) -> bool:
-    """Train or resume a run; False when it was stopped before its end."""
+    """Train a run, or resume it where it was stopped.
+
+    Returns whether it came to its end.
+    """
     run = Path(options.run)
     settings = read_settings(run)
     limits = {name: getattr(options, name) for name in ("steps", "minutes")}
@@ -448,7 +454,10 @@ def check_goes_on(run: Path, options: argparse.Namespace) -> None:
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    """Prepare, train, average, score, render; 1 when the score is below the recipe's floor."""
+    """Prepare, train, average, score and render the book, in one go.
+
+    Returns 1 when the score is below the recipe's floor, 130 when training was stopped.
+    """
     options.run = options.run or RUNS / run_name(options.corpus, options.source, options.target)
     run = Path(options.run)
     if list_checkpoints(run):
