@@ -149,6 +149,7 @@ def parse_changes(changes: Iterable[str]) -> tuple[dict, dict]:
 def prepare(options: argparse.Namespace) -> Path:
     """Read the corpus, learn the vocabulary, and write the run's configuration."""
     spec, source, target = options.corpus, options.source, options.target
+    print(f"reading {spec}", flush=True)
     corpus = load_corpus(spec, source, target, mirror=options.mirror)
     run = Path(options.run or RUNS / run_name(spec, source, target))
     if list_checkpoints(run):

@@ -14,6 +14,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal, DeadKernelError
+from tqdm import tqdm
 
 CHAPTERS = Path(__file__).resolve().parents[1]
 
@@ -71,7 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"execute: there is no chapter {path.name}", file=sys.stderr)
             return 1
     failed = 0
-    for path in named or every:
+    quiet = not sys.stderr.isatty()
+    for path in tqdm(named or every, desc="chapters", unit="chapter", disable=quiet, leave=False):
         try:
             print(f"{path.name}: {execute(path):.1f} s", flush=True)
         except (CellControlSignal, DeadKernelError) as error:
