@@ -24,7 +24,6 @@ from transformer.checkpoints import list_checkpoints
 from transformer.results import environment, load_results, write_result
 from transformer.training import TrainingConfig, accumulate_gradients, make_optimizer, train
 
-
 # What cuBLAS wants in deterministic mode; it is read when the first handle is made.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
