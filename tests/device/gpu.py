@@ -1,6 +1,6 @@
 """Everything that needs a GPU, checked and measured once: `python tests/device/gpu.py OUT.json`.
 
-Takes under eight minutes on one GPU. Each check raises when it fails; what failed and every
+Meant to take under eight minutes on one GPU. Each check raises when it fails; what failed and every
 figure measured go to the JSON file. `--rehearse` runs the same code small on a CPU.
 """
 
