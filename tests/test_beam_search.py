@@ -26,15 +26,6 @@ from transformer.model import Transformer, TransformerConfig
 PAD, BOS, EOS = 4, 0, 2
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Models this small gain nothing from a second thread and wait for it on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def tiny_model(seed: int, vocab_size: int = 6, sharpness: float = 2.0, **changes) -> Transformer:
     """A random Transformer; `sharpness` spreads its logits, so that choices differ."""
     settings = {"layers": 1, "d_model": 8, "d_ff": 16, "heads": 2, "dropout": 0.5, **changes}

@@ -17,15 +17,6 @@ WORDS = ["a", "man", "woman", "dog", "cat", "bird", "runs", "sits", "sings"]
 WORDS += ["near", "under", "the", "old", "red", "house", "tree", "river"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Models this small gain nothing from a second thread and wait for it on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def sentences(count: int, seed: int = 0) -> list[str]:
     draw = random.Random(seed)
     return [" ".join(draw.choices(WORDS, k=draw.randint(1, 12))) for _ in range(count)]
